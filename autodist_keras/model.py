@@ -22,7 +22,7 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
-from autodist_keras.callbacks.fitting import resumable
+from autodist_keras.callbacks.resume import resumable
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.forwarding import Forwarding
 from autodist_keras.keras_methods import FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again

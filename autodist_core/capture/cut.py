@@ -85,7 +85,7 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     applies = _applies(traced, marks)
     moving = _moving(traced, applies)
     for apply in applies:
-        names = {id(tensor): name_of(tensor) for gradient in apply.marked for tensor in _parts(gradient)}
+        names = {id(tensor): name_of(tensor) for gradient in apply.marked for tensor in gradient.markers}
         if apply.occurrence in moving:
             for index, (part, tensor) in enumerate(apply.raw.items()):
                 names[part] = f"gradient/{apply.occurrence}/{index}"
@@ -116,14 +116,14 @@ def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
     raw: dict[int, Any] = {}
     # What is refused so far may look like a gradient of unclear origin, too.
     for gradient in traced.gradients if not refusals else ():
-        for part in _parts(gradient) if tape.reaches(gradient.values.op) else ():
+        for part in gradient.markers if tape.reaches(gradient.values.op) else ():
             with refusals.collecting():
                 raw[id(part)] = _raw_gradient(tape, linearity, gradient, part)
     refusals.require_none()
     found = []
     for occurrence in sorted({*traced.updates.values(), *(each.occurrence for each in traced.gradients)}):
         marked = [gradient for gradient in traced.gradients if gradient.occurrence == occurrence]
-        parts = [part for gradient in marked for part in _parts(gradient) if id(part) in raw]
+        parts = [part for gradient in marked for part in gradient.markers if id(part) in raw]
         ours = {id(part): raw[id(part)] for part in parts}
         between = _between(parts, raw.values(), tape)
         refusals.add(*_of_no_variable(traced.graph, between, tape))
@@ -147,10 +147,6 @@ def _moving(traced: Traced, applies: Sequence[_Apply]) -> set[int]:
     } - moving:
         moving |= more
     return moving
-
-
-def _parts(gradient: Marked) -> list[Any]:
-    return [gradient.values] if gradient.indices is None else [gradient.values, gradient.indices]
 
 
 def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: Any) -> Any:

@@ -14,15 +14,14 @@ update that runs on each owner writes it. What compute reads afterwards is the n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
+from autodist_core.capture.refuse.writes import written_by_compute
 from autodist_core.capture.traced import Traced
-from autodist_core.step import naming
-from autodist_core.step.draws import Draws
 from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import Gradient
-from autodist_core.step.index import Touch, accesses
+from autodist_core.step.graph_item import Gradient, GraphItem
+from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import UPDATE
 
 _SHARED = {"Const", "Placeholder"}
@@ -37,127 +36,89 @@ def with_forward_updates(traced: Traced, graph: Editor, gradients: Sequence[Grad
     >>> with_forward_updates(traced, Editor.of(traced.graph.as_graph_def()), ())
     ()
     """
-    step = _Step.of(traced, graph)
-    wanted = step.writes_of({gradient.variable for gradient in traced.gradients})
-    if not wanted:
+    trained = {gradient.variable for gradient in traced.gradients}
+    if trained.isdisjoint(written_by_compute(traced, graph)):
         return tuple(gradients)
-    wanted = step.with_what_they_read(wanted)
-    groups = step.groups(wanted)
-    if not wanted.isdisjoint(step.own(traced, graph, wanted)) or any(step.is_seen_within(group) for group in groups):
+    step = _index(traced, graph)
+    wanted = _with_what_they_read(step, step.writes_of(trained))
+    shared = {name for name, node in step.nodes.items() if node.op in _SHARED}
+    groups = _groups(step, wanted, shared)
+    if not wanted.isdisjoint(_own(traced, step, wanted)) or any(_is_seen_within(step, group) for group in groups):
         return tuple(gradients)
-    alone = step.alone(wanted, {output.op.name for output in traced.outputs})
+    inside = step.cone(wanted)
+    others = step.cone((step.nodes.keys() - inside) | {output.op.name for output in traced.outputs})
+    alone = wanted | (inside - others - shared)
     for index, group in enumerate(groups):
         for name in alone & step.cone(group):
             graph.mark_update(name, -1 - index)
     return _numbered(step, graph, gradients)
 
 
-@dataclass(frozen=True)
-class _Step:
-    """The nodes of a graph, in the order of their creation."""
-
-    position: Mapping[str, int]
-    sources: Mapping[str, Sequence[str]]
-    touches: Mapping[str, Sequence[Touch]]
-    updates: Collection[str]
-    shared: Collection[str]
-
-    @staticmethod
-    def of(traced: Traced, graph: Editor) -> _Step:
-        return _Step(
-            {node.name: index for index, node in enumerate(graph)},
-            {
-                node.name: [*map(naming.node_of, naming.data_inputs(node)), *naming.branch_of(node)] for node in graph
-            },
-            {node.name: found for node in graph if (found := accesses(node, traced.handles.get))},
-            {node.name for node in graph if UPDATE in node.attr},
-            {node.name for node in graph if node.op in _SHARED},
-        )
-
-    def writes_of(self, variables: Collection[str]) -> set[str]:
-        """The nodes of compute that write one of these variables."""
-        return {
-            name for name, touched in self.touches.items() if name not in self.updates
-            and any(touch.writes and touch.variable in variables for touch in touched)
-        }
-
-    def cone(self, roots: Collection[str]) -> set[str]:
-        """The roots, and all nodes on which they depend."""
-        seen: set[str] = set()
-        waiting = list(roots)
-        while waiting:
-            name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                waiting.extend(self.sources[name])
-        return seen
-
-    def with_what_they_read(self, writes: set[str]) -> set[str]:
-        """These writes, and all writes of compute to variables that they read or write."""
-        while True:
-            touched = {touch.variable for name in self.cone(writes) for touch in self.touches.get(name, ())}
-            more = writes | self.writes_of(touched)
-            if more == writes:
-                return writes
-            writes = more
-
-    def groups(self, writes: Collection[str]) -> list[set[str]]:
-        """The writes in groups that have operations in common."""
-        groups: list[set[str]] = []
-        for name in writes:
-            nodes = self.cone([name]) - set(self.shared)
-            joined = [group for group in groups if not nodes.isdisjoint(self.cone(group))]
-            groups = [group for group in groups if group not in joined] + [set().union({name}, *joined)]
-        return groups
-
-    def own(self, traced: Traced, graph: Editor, writes: Collection[str]) -> set[str]:
-        """The nodes whose values a replica may have for itself: of the batch, of random draws, of what it writes."""
-        draws = Draws(graph.library.function)
-        inputs = {tensor.op.name for tensor in (*traced.inputs, traced.examples, traced.total)}
-        inputs |= {traced.replica.op.name} if traced.replica is not None else set()
-        written = {
-            touch.variable for name, touched in self.touches.items() for touch in touched
-            if touch.writes and name not in self.updates and name not in writes
-        }
-        # Replicas have seeds of their own, and of a sum only the first replica has it between steps.
-        written |= {
-            each.variable.name for each in traced.sources
-            if each.variable.kind == "seed" or each.variable.aggregation == "sum"
-        }
-        own = inputs | set(self.updates) | {node.name for node in graph if draws.of(node) or "PyFunc" in node.op}
-        own |= {name for name, found in self.touches.items() if any(touch.variable in written for touch in found)}
-        for name in self.position:
-            if any(source in own for source in self.sources[name]):
-                own.add(name)
-        return own
-
-    def is_seen_within(self, group: set[str]) -> bool:
-        """Whether another node touches the group's variables after its first write and before its last one."""
-        places = sorted(self.position[name] for name in group)
-        variables = {touch.variable for name in group for touch in self.touches[name] if touch.writes}
-        inside = self.cone(group)
-        return any(
-            places[0] < self.position[name] < places[-1] and any(touch.variable in variables for touch in touched)
-            for name, touched in self.touches.items() if name not in inside
-        )
-
-    def alone(self, writes: set[str], outputs: set[str]) -> set[str]:
-        """The writes, and the nodes that these alone need."""
-        inside = self.cone(writes)
-        others = self.cone((self.position.keys() - inside) | outputs)
-        return writes | (inside - others - set(self.shared))
+def _index(traced: Traced, graph: Editor) -> StepIndex:
+    handles = {variable: name for name, variable in traced.handles.items()}
+    variables = [each.variable for each in traced.sources]
+    content = graph.graph_def(captured=True).SerializeToString()
+    return StepIndex(GraphItem(
+        tuple(replace(each, handle=handles.get(each.name, "")) for each in variables), graph_bytes=content
+    ))  # fmt: skip
 
 
-def _numbered(step: _Step, graph: Editor, gradients: Sequence[Gradient]) -> tuple[Gradient, ...]:
+def _with_what_they_read(step: StepIndex, writes: set[str]) -> set[str]:
+    """These writes, and all writes of compute to variables that they read or write."""
+    while True:
+        touched = {touch.variable for name in step.cone(writes) for touch in step.touches.get(name, ())}
+        more = writes | step.writes_of(touched)
+        if more == writes:
+            return writes
+        writes = more
+
+
+def _groups(step: StepIndex, writes: Collection[str], shared: set[str]) -> list[set[str]]:
+    """The writes in groups that have operations in common."""
+    groups: list[set[str]] = []
+    for name in writes:
+        nodes = step.cone([name]) - shared
+        joined = [group for group in groups if not nodes.isdisjoint(step.cone(group))]
+        groups = [group for group in groups if group not in joined] + [set().union({name}, *joined)]
+    return groups
+
+
+def _own(traced: Traced, step: StepIndex, writes: Collection[str]) -> set[str]:
+    """The nodes whose values a replica may have for itself: of the batch, of random draws, of what it writes."""
+    placeholders = (*traced.inputs, traced.examples, traced.total, traced.replica)
+    written = {
+        touch.variable for name in step.writers if name not in writes and not step.is_update(name)
+        for touch in step.touches[name] if touch.writes
+    }
+    # Replicas have seeds of their own, and of a sum only the first replica has it between steps.
+    written |= {each.name for each in step.item.variables if each.kind == "seed" or each.aggregation == "sum"}
+    return step.behind([
+        *(tensor.op.name for tensor in placeholders if tensor is not None), *step.update_of, *step.draws,
+        *(name for name, node in step.nodes.items() if "PyFunc" in node.op),
+        *(name for name, touched in step.touches.items() if any(touch.variable in written for touch in touched)),
+    ])  # fmt: skip
+
+
+def _is_seen_within(step: StepIndex, group: set[str]) -> bool:
+    """Whether another node touches the group's variables after its first write and before its last one."""
+    places = sorted(step.position[name] for name in group)
+    variables = {touch.variable for name in group for touch in step.touches[name] if touch.writes}
+    inside = step.cone(group)
+    return any(
+        places[0] < step.position[name] < places[-1] and any(touch.variable in variables for touch in touched)
+        for name, touched in step.touches.items() if name not in inside
+    )
+
+
+def _numbered(step: StepIndex, graph: Editor, gradients: Sequence[Gradient]) -> tuple[Gradient, ...]:
     """Give the updates numbers in the order of their last writes."""
     marked = {node.name: node.attr[UPDATE].i for node in graph if UPDATE in node.attr}
-    last: dict[int, int] = {}
-    for name in marked.keys() & step.touches.keys():
-        if any(touch.writes for touch in step.touches[name]):
-            last[marked[name]] = max(last.get(marked[name], 0), step.position[name])
-    for number in (*marked.values(), *(gradient.occurrence for gradient in gradients)):
-        last.setdefault(number, len(step.position))
-    number_of = {old: new for new, old in enumerate(sorted(last, key=last.__getitem__))}
+
+    def last_write(number: int) -> int:
+        return max((step.position[name] for name in step.writers if marked.get(name) == number), default=step.end)
+
+    numbers = dict.fromkeys((*marked.values(), *(gradient.occurrence for gradient in gradients)))
+    number_of = {old: new for new, old in enumerate(sorted(numbers, key=last_write))}
     for name, number in marked.items():
         graph.mark_update(name, number_of[number])
     return tuple(replace(gradient, occurrence=number_of[gradient.occurrence]) for gradient in gradients)

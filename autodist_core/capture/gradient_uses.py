@@ -63,8 +63,7 @@ def afterwards(
     is_result = any(output.name in given or output.op.name in between for output in traced.outputs)
     if all(name in between for name in reached):
         return Afterwards(is_result=is_result)
-    markers = (part.op for g in traced.gradients for part in (g.values, g.indices) if part is not None)
-    for_gradients = reached_from(markers, sources)
+    for_gradients = reached_from(traced.markers, sources)
     roots = [*(output.op for output in traced.outputs), *traced.graph.control_outputs]
     wanted = reached_from(roots, sources, stop=lambda operation: operation.name not in reached)
     updating: dict[str, None] = {}
@@ -98,8 +97,7 @@ def own_gradient_uses(uses: Sequence[tuple[Any, Any]], traced: Traced, item: Gra
     ['loss']
     """
     tape, index = Tape(), StepIndex.of(item)
-    markers = [part.op for each in traced.gradients for part in (each.values, each.indices) if part is not None]
-    on_the_way = reached_from(markers, lambda operation: () if tape.made(operation) else sources(operation))
+    on_the_way = reached_from(traced.markers, lambda operation: () if tape.made(operation) else sources(operation))
     return tuple(
         (use, within) for use, within in uses if within.name not in on_the_way and not index.is_update(within.name)
     )

@@ -43,6 +43,11 @@ class Marked:
     alike: bool = False
     """Whether the gradient is the same on all replicas, and is applied once."""
 
+    @property
+    def markers(self) -> tuple[Any, ...]:
+        """The outputs of the markers."""
+        return (self.values,) if self.indices is None else (self.values, self.indices)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -142,6 +147,11 @@ class Traced:
     """Whether a gradient in a loss is the replica's own, as the loss is, and is differentiated so."""
     handed_in: bool = False
     """Whether a tape began with a tensor, no number, that the step handed in."""
+
+    @property
+    def markers(self) -> list[Any]:
+        """The operations that mark gradients."""
+        return [marker.op for gradient in self.gradients for marker in gradient.markers]
 
     @cached_property
     def handles(self) -> Mapping[str, str]:

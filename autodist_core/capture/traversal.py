@@ -9,10 +9,11 @@ In: operations or tensors of a TensorFlow graph. Out: the operations that are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autodist_core.seams.table import FUNC_GRAPH
+from autodist_core.step.index import Touch, accesses
 
 
 def sources(operation: Any) -> Iterable[Any]:
@@ -106,6 +107,37 @@ def computed_from(tensors: Iterable[Any]) -> frozenset[str]:
     (['x', 'y'], ['y'])
     """
     return frozenset(reached_from((tensor.op for tensor in tensors), readers))
+
+
+def touches_of(operations: Iterable[Any], handles: Mapping[str, str]) -> dict[str, tuple[Touch, ...]]:
+    """Return the accesses to variables by operations; `handles` has the variables by the names of their placeholders.
+
+    >>> import tensorflow as tf
+    >>> rate = tf.Variable(0.1)
+    >>> graph = tf.function(lambda: rate.assign_add(0.1)).get_concrete_function().graph
+    >>> found = touches_of(graph.get_operations(), {graph.captures[0][1].op.name: "rate"})
+    >>> found["AssignAddVariableOp"]
+    (Touch(variable='rate', writes=True),)
+    """
+    return {
+        operation.name: accesses(operation.node_def, handles.get) for operation in operations
+        if any(tensor.op.name in handles for tensor in operation.inputs)
+    }
+
+
+def copied(operation: Any, inputs: Sequence[Any], label: str) -> Any:
+    """Add a copy of an operation with other inputs to its graph. The label is the last part of its name.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     x, y = tf.constant(1.0), tf.constant(2.0)
+    ...     copied(tf.negative(x, name="negative").op, [y], "again").name
+    'negative/again'
+    """
+    return operation.graph.create_op(
+        operation.type, inputs, [tensor.dtype for tensor in operation.outputs], name=f"{operation.name}/{label}",
+        attrs=dict(operation.node_def.attr), op_def=operation.op_def,
+    )
 
 
 def function_graphs(graph: Any) -> Iterator[Any]:

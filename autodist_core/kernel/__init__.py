@@ -14,8 +14,8 @@ from __future__ import annotations
 from autodist_core.kernel.analysis.alike_writes import mixed_results, with_alike_updates
 from autodist_core.kernel.analysis.compilable import compilable
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factored, factors
-from autodist_core.kernel.analysis.random_draws import drawn_by_replicas, drawn_by_update, drawn_explicitly
 from autodist_core.kernel.analysis.results import Joining, joining
+from autodist_core.kernel.analysis.seeds import drawn_by_replicas, drawn_by_update, drawn_explicitly
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.drawn import Compared, drawn, iterator_types, next_of, sample_of
 from autodist_core.kernel.gathered import gathered

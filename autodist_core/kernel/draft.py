@@ -301,10 +301,18 @@ class Draft:
 
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """Return the captured tensors from whose copies the reduced gradient is computed."""
-        product = self.gradient_products.get((gradient.variable, gradient.occurrence))
+        product = self.gradient_products.get(gradient.key)
         if product:
             return product.left, product.right
-        return (gradient.values, gradient.indices) if gradient.indices else (gradient.values,)
+        return gradient.parts
+
+    def types_of(self, gradient: Gradient) -> tuple[tf.DType, ...]:
+        """Return the type of a gradient's values and, of a sparse gradient, that of its row indices."""
+        return tuple(tf.as_dtype(self.step.nodes[naming.node_of(name)].attr["T"].type) for name in gradient.parts)
+
+    def type_of(self, gradient: Gradient) -> tf.DType:
+        """Return the type of a gradient's values."""
+        return self.types_of(gradient)[0]
 
 
 def copied(replica: Replica, name: str) -> str:
@@ -314,26 +322,3 @@ def copied(replica: Replica, name: str) -> str:
     'replica1/dense/MatMul'
     """
     return f"{replica.prefix}/{name}"
-
-
-def gradient_type(step: StepIndex, gradient: Gradient) -> tf.DType:
-    """Return the type of a gradient's values.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> item = example_step()
-    >>> gradient_type(StepIndex(item), item.gradients[0])
-    tf.float32
-    """
-    return tf.as_dtype(step.nodes[naming.node_of(gradient.values)].attr["T"].type)
-
-
-def output_type_of_indices(step: StepIndex, gradient: Gradient) -> tf.DType:
-    """Return the type of a sparse gradient's row indices.
-
-    >>> graph = Editor()
-    >>> _ = graph.add("Placeholder", "words", dtype=tf.int64), graph.add("Identity", "ids", ["words"], T=tf.int64)
-    >>> item = GraphItem((), graph_bytes=graph.graph_def(captured=True).SerializeToString())
-    >>> output_type_of_indices(StepIndex(item), Gradient("table", 0, "rows", "ids"))
-    tf.int64
-    """
-    return tf.as_dtype(step.nodes[naming.node_of(gradient.indices)].attr["T"].type)

@@ -89,13 +89,12 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
             kernel.apply(draft)
             draft.editor.check()
             _require_declared(kernel, fields, _sizes(draft))
-        except AutodistError as error:
+        except (AutodistError, KeyError, ValueError) as error:
             done = ", ".join(change.kernel for change in changes) or "none"
+            if not isinstance(error, AutodistError):
+                raise KernelError(f"kernel {kernel.name} failed: {error!r} (already run: {done}).") from error
             error.add_note(f"while running kernel {kernel.name} (already run: {done})")
             raise
-        except (KeyError, ValueError) as error:
-            done = ", ".join(change.kernel for change in changes) or "none"
-            raise KernelError(f"kernel {kernel.name} failed: {error!r} (already run: {done}).") from error
         draft.provided.update(kernel.provides)
         after = draft.editor.histogram()
         ops = [(op, before.get(op, 0), count) for op, count in sorted(after.items()) if before.get(op, 0) != count]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.compile import Compile
@@ -55,7 +55,7 @@ class Send(Kernel):
         gradients = draft.step.item.gradients
         types = _types(draft)
         for replica in draft.active_replicas:
-            rows = [draft.local[gradient.variable, gradient.occurrence, replica.index] for gradient in gradients]
+            rows = [draft.local[*gradient.key, replica.index] for gradient in gradients]
             parts = [name for row in rows for name in (row.values, row.indices) if name]
             inputs = [_queue(draft, replica), *parts, *(f"^{draft.barriers[o]}" for o in draft.step.occurrences)]
             draft.targets.append(draft.editor.add(
@@ -91,7 +91,7 @@ class Receive(Kernel):
             for gradient in draft.step.item.gradients:
                 names = [naming.tensor(name, position + offset) for offset in range(2 if gradient.indices else 1)]
                 position += len(names)
-                draft.local[gradient.variable, gradient.occurrence, replica.index] = Rows(*names)
+                draft.local[*gradient.key, replica.index] = Rows(*names)
         for occurrence in draft.step.occurrences:
             host = draft.active_replicas[0].host
             draft.barriers[occurrence] = draft.editor.add("NoOp", f"barrier/{occurrence}", arrived, host)
@@ -176,12 +176,7 @@ def combining(item: GraphItem, placement: Placement) -> DistributedGraph:
 
 def _types(draft: Draft) -> list[tf.DType]:
     """Return the types of the tensors that one replica puts into its queue in one step."""
-    found = []
-    for gradient in draft.step.item.gradients:
-        found.append(gradient_type(draft.step, gradient))
-        if gradient.indices:
-            found.append(output_type_of_indices(draft.step, gradient))
-    return found
+    return [dtype for gradient in draft.step.item.gradients for dtype in draft.types_of(gradient)]
 
 
 def _queue(draft: Draft, replica: Replica) -> str:

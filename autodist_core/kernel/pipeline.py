@@ -22,12 +22,12 @@ Of many machines that do the same, a few are built, and `kernel/alike/` makes th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike import STANDING, Alike, NotAlikeError, Repeatable, found_alike, repeated, standing
+from autodist_core.kernel.alike import STANDING, Alike, Kind, NotAlikeError, Repeatable, found_alike, repeated, standing
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factors
 from autodist_core.kernel.draft import Draft, copied
 from autodist_core.kernel.kernel import Change, Kernel, run
@@ -112,24 +112,63 @@ def build(
     """
     placement = placement.reading(StepIndex.of(item))
     everyone = active is None or active == len(placement.replicas)
-    for built in (1, STANDING) if _first_is_witness(item, placement, sizes) else (STANDING,):
-        alike = found_alike(placement, sizes, built) if everyone and kernels is PIPELINE else None
-        if alike:
-            try:
-                return _build_alike(item, placement, alike, sizes, examples)
-            except NotAlikeError as error:
-                what = "The graph of each replica is built" if built == STANDING else "More replicas are built"
-                log.debug("%s: %s", what, error)
+    ways = list(_ways(item, placement, sizes)) if everyone and kernels is PIPELINE else []
+    for alike in ways:
+        try:
+            draft = Draft.of(
+                placement.partitioner.apply(item), standing(placement, alike.built), None, alike.examples,
+                placement.replicas, sizes, examples,
+            )
+            return _graph_of(draft, item, run(draft, kernels), (alike.replicas, alike.machines))
+        except NotAlikeError as error:
+            what = "The graph of each replica is built" if alike is ways[-1] else "More replicas are built"
+            log.debug("%s: %s", what, error)
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes, examples=examples)
-    changes = run(draft, kernels)
-    active_replicas = draft.active_replicas
-    counts = () if sizes else (*(draft.examples(replica) for replica in active_replicas), draft.total())
-    used = _used(draft, item)
+    return _graph_of(draft, item, run(draft, kernels))
+
+
+def _ways(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> Iterator[Alike]:
+    """Yield what may stand for all replicas: at first with one machine besides the first, then with more of each kind.
+
+    One machine besides the first may show enough if constants follow from a replica's number. Those of replica 1, which
+    is on the first machine if that has two, tell how.
+    """
+    step, hosts = StepIndex.of(item), [replica.host for replica in placement.replicas]
+    known = not step.draws or (hosts[:1] == hosts[1:2] and follows_from_number(step))
+    for built in (1, STANDING) if known and len(set(sizes)) < 2 else (STANDING,):
+        alike = found_alike(placement, sizes, built)
+        if alike is not None:
+            yield alike
+
+
+def _graph_of(
+    draft: Draft, item: GraphItem, changes: Sequence[Change], kinds: Sequence[Sequence[Kind]] = ()
+) -> DistributedGraph:
+    """Return the graph of a finished draft. The units of the kinds are repeated, from the innermost kinds outwards."""
+    replicas = draft.active_replicas
+    used = tuple(index for index, each in enumerate(item.inputs) if copied(replicas[0], each.name) in draft.editor)
+    counts = {} if draft.sizes else {replica.number: draft.examples(replica) for replica in replicas}
+    total = [] if draft.sizes else [draft.total()]
+    graph = Repeatable(
+        draft.editor, tuple(draft.outputs), tuple(draft.steps), tuple(draft.added),
+        {each.number: tuple(draft.fed(each, item.inputs[index].name) for index in used) for each in replicas}, counts,
+    )
+    if kinds:
+        if draft.initializers:
+            raise NotAlikeError("a lookup table is on each machine.")
+        before = draft.editor.histogram()
+        for units in filter(None, kinds):
+            graph = repeated(graph, units)
+        after = graph.editor.histogram()
+        ops = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
+        changes = [*changes, Change("Repeat", tuple(each for each in ops if each[1] != each[2]))]
+    numbers = sorted(graph.feeds) if kinds else graph.feeds
+    travelling = {key: product for key, product in draft.gradient_products.items() if key in draft.factored}
     return DistributedGraph(
-        draft.editor.graph_def(),
-        tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in active_replicas),
-        used, counts, tuple(draft.outputs), tuple(draft.steps), tuple(draft.initializers), changes,
-        tuple(draft.added), draft.buckets, draft.collectives, _bytes_of_factors(draft),
+        graph.editor.graph_def(), tuple(graph.feeds[number] for number in numbers), used,
+        tuple([graph.counts[number] for number in numbers if graph.counts] + total), graph.outputs, graph.steps,
+        tuple(draft.initializers), tuple(changes), graph.added, draft.buckets, draft.collectives,
+        bytes_of_example(draft.step, travelling),
     )
 
 
@@ -147,54 +186,3 @@ def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
     names = [replica.name for replica in placement.replicas]
     found = factors(StepIndex.of(placement.partitioner.apply(item)), placement.plans, names)
     return tuple(sorted(each.limit for each in found.values() if isinstance(each, Factors)))
-
-
-def _first_is_witness(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> bool:
-    """Whether one machine besides the first may show enough.
-
-    The constants of replica 1, which is on the first machine if that has two, tell how constants follow from a number.
-    """
-    step, hosts = StepIndex.of(item), [replica.host for replica in placement.replicas]
-    return len(set(sizes)) < 2 and (not step.draws or (hosts[:1] == hosts[1:2] and follows_from_number(step)))
-
-
-def _build_alike(
-    item: GraphItem, placement: Placement, alike: Alike, sizes: Sequence[int], examples: int
-) -> DistributedGraph:
-    """Build the graph of all machines from that of a few replicas which stand for them."""
-    built = standing(placement, alike.built)
-    split = placement.partitioner.apply(item)
-    draft = Draft.of(split, built, None, alike.examples, placement.replicas, sizes, examples)
-    changes = run(draft, PIPELINE)
-    if draft.initializers:
-        raise NotAlikeError("a lookup table is on each machine.")
-    used = _used(draft, item)
-    total = () if sizes else (draft.total(),)
-    graph = Repeatable(
-        draft.editor, tuple(draft.outputs), tuple(draft.steps), tuple(draft.added),
-        {each.number: tuple(draft.fed(each, item.inputs[index].name) for index in used) for each in built.replicas},
-        {} if sizes else {each.number: draft.examples(each) for each in built.replicas},
-    )
-    before = draft.editor.histogram()
-    for kinds in (alike.replicas, alike.machines):
-        graph = repeated(graph, kinds) if kinds else graph
-    after = graph.editor.histogram()
-    ops = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
-    change = Change("Repeat", tuple(each for each in ops if each[1] != each[2]))
-    everyone = range(len(placement.replicas))
-    return DistributedGraph(
-        graph.editor.graph_def(), tuple(graph.feeds[number] for number in everyone), used,
-        (*(graph.counts[number] for number in everyone if graph.counts), *total), graph.outputs, graph.steps, (),
-        (*changes, change), graph.added, draft.buckets, draft.collectives, _bytes_of_factors(draft),
-    )
-
-
-def _used(draft: Draft, item: GraphItem) -> tuple[int, ...]:
-    """Return the indices of the captured inputs that the graph reads."""
-    first = draft.active_replicas[0]
-    return tuple(index for index, tensor in enumerate(item.inputs) if copied(first, tensor.name) in draft.editor)
-
-
-def _bytes_of_factors(draft: Draft) -> dict[str, tuple[int, ...]]:
-    travelling = {key: product for key, product in draft.gradient_products.items() if key in draft.factored}
-    return bytes_of_example(draft.step, travelling)

@@ -15,7 +15,6 @@ autodist_core.errors.SessionError: evaluate is called while train_step of the sa
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -26,13 +25,12 @@ from typing import Any, NoReturn
 from autodist_core.errors import CaptureError, NotYetError, SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.kernel import mixed_results, with_alike_updates
+from autodist_core.log import log
 from autodist_core.loops.calls.arguments import Same
 from autodist_core.loops.variables import Variables
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.training import Entry, Settings, Training, TrainingState
-
-_log = logging.getLogger("autodist")
 
 _MANY_TRACES = 10
 
@@ -151,7 +149,7 @@ class Engine:
         self._traces[key] += 1
         if self._traces[key] == _MANY_TRACES:
             where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-            _log.warning(
+            log.warning(
                 "%s%s was traced %d times; every trace takes time and memory. A function is traced anew for another "
                 "Python number or object among its arguments: give numbers that change as tensors, among the "
                 "arguments. It is also traced anew %s.",

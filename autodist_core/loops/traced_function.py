@@ -18,10 +18,21 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
-from autodist_core.loops.function_plan import explained, planned_call
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import Explanation, can_draw_as_one, coarsest_type, compare, say_inexact
+from autodist_core.reports import (
+    Explanation,
+    can_draw_as_one,
+    coarsest_type,
+    compare,
+    drawing_notes,
+    drawn_anew,
+    inexact_notes,
+    planned,
+    say_inexact,
+)
+from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.written import written
 from autodist_core.training import Steps
 
 _LATER = (
@@ -88,7 +99,30 @@ class TracedFunction(ABC):
             return self._steps.capture(arguments)
 
     def _planned(self, captured: CapturedFunction, examples: int) -> Plan:
-        return planned_call(self._engine, captured, examples)
+        """The table of what is done with each variable, and the notes.
+
+        `examples` is the number of examples of the batch, 0 if it is not known.
+        """
+
+        def more(strategy: CompiledStrategy) -> Iterator[str]:
+            if len(strategy.replicas) > 1:
+                yield from (*captured.notes, *captured.reported)
+                yield from filter(None, [refusal])
+                yield from drawing_notes(captured.item)
+
+        engine, settings, state = self._engine, self._engine.training.settings, self._engine.training.state
+        item = captured.item if state is None else engine.admit(state, captured.item)
+        refusal = engine.note_of(item)
+        engine.note_updates(item)
+        placed = engine.training.placed_with(item)
+        strategy = engine.training.compile_strategy(placed)
+        assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
+        if not item.gradients and item is not captured.item:
+            assumed = "the function assigns variables that other functions train: their owners do this"
+        return planned(
+            item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples,
+            settings.resource_spec,
+        )
 
     def _compared(
         self, captured: CapturedFunction, alone: Callable[[], object], together: Callable[[], object], steps: int,
@@ -107,7 +141,7 @@ class TracedFunction(ABC):
             with self._drawing_as_one(captured):
                 for _ in range(steps):
                     together()
-                found = explained(self._engine, self._steps.captured or captured)
+                found = self._explanation(self._steps.captured or captured)
                 explanations.append(replace(found, possible=(*found.possible, *possible)))
 
         try:
@@ -132,3 +166,19 @@ class TracedFunction(ABC):
             yield
         finally:
             training.draws_as_one, self._steps = False, kept
+
+    def _explanation(self, captured: CapturedFunction) -> Explanation:
+        """The notes that explain other variables than one device's."""
+        training = self._engine.training
+        placed = training.placed_with(captured.item)
+        strategy = training.compile_strategy(placed)
+        anew = drawn_anew(captured.item)
+        if len(strategy.replicas) == 1:
+            return Explanation(tuple(anew), (), item=captured.item)
+        own = inexact_notes(placed, strategy, training.settings.share_memory)
+        certain = [note for note in captured.notes if note.startswith(INEXACT)]
+        # Replicas' random numbers are no rounding, and no defect.
+        return Explanation(
+            (*own, *certain, *drawing_notes(captured.item), *anew),
+            tuple(note for note in captured.notes if note not in certain), captured.reported, captured.item,
+        )

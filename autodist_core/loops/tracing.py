@@ -11,10 +11,10 @@ kernels take. For a function that trains a kernel::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +26,7 @@ from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Parsed
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
-from autodist_core.loops.gradients.counting import counted_sums
+from autodist_core.loops.gradients.accumulated import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.summed_again import Origins
 from autodist_core.loops.gradients.updates import find_updates
@@ -115,32 +115,21 @@ def trace_function(
     """
     concrete, inside = _trace(function, parsed, specs, context, replicas, variables.holding)
     graph, recording = concrete.graph, inside.recording
-    outer = [(value, placeholder) for value, placeholder in graph.captures if tf.is_symbolic_tensor(value)]
-    _require_passable([value for value, _ in outer], bool(replicas))
-    around = [placeholder for _, placeholder in outer]
-    components = [component_specs(spec) for spec in specs]
-    given = concrete.inputs[: sum(map(len, components))]
-    inputs = [*given, *around]
+    inputs = _Inputs.of(concrete, parsed, specs)
+    _require_passable(inputs.outer, bool(replicas))
     entries, new = _entries(graph, recording, variables)
-    names = {id(entry.handle): entry.spec.name for entry in entries}
-    of_given = [slot for slot, parts in enumerate(components) for _ in parts]
-    whole = [*(tensor for tensor, slot in zip(given, of_given, strict=True) if parsed.whole[slot]), *around]
-    parts = [tensor for tensor, slot in zip(given, of_given, strict=True) if is_composite(specs[slot])]
     flat = tf.nest.flatten(inside.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
-    results = [flat[index] for index in tensors]
-    own: frozenset[str] = frozenset()
+    results, own = [flat[index] for index in tensors], frozenset[str]()
     if replicas:
         results, own = own_results(
             graph, recording.found, results, [inside.sums, inside.values, inside.gathers], inside.completed
         )
-    own_inputs = (tensor for tensor in inputs if all(tensor is not each for each in whole))
-    batch = [inside.examples, inside.replica, *own_inputs]
+    batch = [inside.examples, inside.replica, *inputs.split]
+    names = {id(entry.handle): entry.spec.name for entry in entries}
     updates = find_updates(
-        graph, recording.found, batch,
-        lambda handle: names.get(id(_outside(graph, handle)), ""),
-        (entry.spec.name for entry in entries if entry.spec.kind == "seed"),
-        results,
+        graph, recording.found, batch, lambda handle: names.get(id(_outside(graph, handle)), ""),
+        (entry.spec.name for entry in entries if entry.spec.kind == "seed"), results,
     )
     again: Mapping[str, Counted] = {}
     if replicas:
@@ -153,22 +142,18 @@ def trace_function(
         for markers in (inside.sums, inside.gathers)
     )
     traced = Traced(
-        graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs,
+        graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs.all,
         outputs=results, examples=inside.examples, total=inside.total,
-        replica=inside.replica if replicas or gathers or draws_as_one else None, sums=sums, gathers=gathers,
-        gradients=updates.gradients, updates=updates.operations, of_replica=own, whole=whole, parts=parts,
-        draws_as_one=draws_as_one, explicit_seeds=bool(replicas) and not draws_as_one,
-        own_losses=bool(replicas), handed_in=recording.handed_in,
-        row_splits=list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
-        flat_values=list(compress(given, chain.from_iterable(map(are_values, specs)))),
+        replica=inside.replica if replicas or gathers or draws_as_one else None, gradients=updates.gradients,
+        updates=updates.operations, of_replica=own, sums=sums, gathers=gathers, whole=inputs.whole, parts=inputs.parts,
+        flat_values=inputs.flat_values, row_splits=inputs.row_splits, draws_as_one=draws_as_one,
+        explicit_seeds=bool(replicas) and not draws_as_one, own_losses=bool(replicas), handed_in=recording.handed_in,
     )
-    summed = {id(marker) for marker in inside.values}
-    forward = [marker for marker in traced.sums if id(marker) in summed]
+    forward = [marker for marker in sums if any(marker is each for each in inside.values)]
     if replicas:
         _require_before((*inside.values, *inside.gathers), updates.after)
-        decided = decided_for_each_replica(
-            traced, updates, returned(recording.found, results), forward, again, replicas
-        )
+        made = returned(recording.found, results)
+        decided = decided_for_each_replica(traced, updates, made, forward, again, replicas)
     else:
         decided = decided_for_whole_batch(traced, updates, recording, forward)
     item = capture(decided.traced, decided.joined)
@@ -179,10 +164,52 @@ def trace_function(
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched),
-        tuple(tf.TensorSpec.from_tensor(output) for output in traced.outputs),
+        tuple(tf.TensorSpec.from_tensor(output) for output in results),
         (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.fixing, decided.idle,
-        tuple(value for value, _ in outer), _fixed_shapes(graph), source_lines(graph, traced.updates), decided.reported,
+        tuple(inputs.outer), _fixed_shapes(graph), source_lines(graph, updates.operations), decided.reported,
     )
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The placeholders of a traced function: of its arguments' components, and of tensors of a trace around it."""
+
+    given: list[Any]
+    around: list[Any]
+    outer: list[Any]
+    """The tensors of the trace around it, for which `around` has the placeholders."""
+    whole: list[Any]
+    """Those that every replica gets whole."""
+    parts: list[Any]
+    """Those that are components of ragged and sparse tensors."""
+    row_splits: list[Any]
+    flat_values: list[Any]
+
+    @staticmethod
+    def of(concrete: Any, parsed: Parsed, specs: Sequence[Any]) -> _Inputs:
+        counts = [len(component_specs(spec)) for spec in specs]
+        given = concrete.inputs[: sum(counts)]
+        outer = [(value, placeholder) for value, placeholder in concrete.graph.captures if tf.is_symbolic_tensor(value)]
+        around = [placeholder for _, placeholder in outer]
+
+        def where(of_specs: Iterable[bool]) -> list[Any]:
+            return list(compress(given, chain.from_iterable(map(repeat, of_specs, counts))))
+
+        return _Inputs(
+            given, around, [value for value, _ in outer], [*where(parsed.whole), *around],
+            where(map(is_composite, specs)), list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
+            list(compress(given, chain.from_iterable(map(are_values, specs)))),
+        )
+
+    @property
+    def all(self) -> list[Any]:
+        """All placeholders, in order."""
+        return [*self.given, *self.around]
+
+    @property
+    def split(self) -> list[Any]:
+        """Those of which each replica has its own part."""
+        return [tensor for tensor in self.given if all(tensor is not each for each in self.whole)]
 
 
 def _fixed_shapes(graph: Any) -> tuple[tuple[int, ...], ...]:

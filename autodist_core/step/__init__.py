@@ -5,5 +5,6 @@ no TensorFlow. `serialization` converts the value to bytes and back. `index` ans
 node reads which node, and which node touches which variable. `draws` finds the nodes that draw random numbers. `naming`
 makes and reads names of nodes and tensors, and `ports` reads a node's inputs and outputs. `editor` reads, copies and
 writes nodes, `graph_check` checks what it has changed, and `enclosing` puts nodes into functions. `union` makes one
-step of several. Capture, the kernels and the Keras front use these modules.
+step of several, and `grouping` puts things into groups by a key.
+Capture, the kernels and the Keras front use these modules.
 """

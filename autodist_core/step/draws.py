@@ -184,7 +184,7 @@ class Draws:
         """Return the draws of one node: its own draw, and the draws in the functions that it runs."""
         stream = stream_of(node)
         found = [] if stream is None else [Draw((node.name,), node.op, stream)]
-        for name in self._run_by(node):
+        for name in self.run_by(node):
             found += [Draw((node.name, *draw.path), draw.op, draw.stream) for draw in self.inside(name)]
         return tuple(found)
 
@@ -196,7 +196,8 @@ class Draws:
             self._inside[function] = tuple(draw for node in nodes for draw in self.of(node))
         return self._inside[function]
 
-    def _run_by(self, node: node_def_pb2.NodeDef) -> list[str]:
+    def run_by(self, node: node_def_pb2.NodeDef) -> list[str]:
+        """Return the functions that a node runs, each once."""
         if node.op in self.functions:
             return [node.op]
         return list(dict.fromkeys(reference.name for reference in function_references(node)))

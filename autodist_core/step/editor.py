@@ -132,7 +132,9 @@ class Editor:
 
     def empty(self) -> Editor:
         """Return an editor with the same functions and without nodes, to which a rewrite adds nodes in order."""
-        return Editor(self._library, self._versions)
+        editor = Editor(self._library, self._versions)
+        editor._functions.update(self._functions)
+        return editor
 
     @property
     def library(self) -> Any:
@@ -267,9 +269,22 @@ class Editor:
                 change(NodeEdit(node, add))
         return name
 
-    def add_function(self, function: function_pb2.FunctionDef) -> None:
-        """Let the graph's nodes call a function, too. Functions of one name are the same."""
-        self._functions.setdefault(function.signature.name, function)
+    def call(
+        self, name: str, function: function_pb2.FunctionDef, inputs: Sequence[str], device: str, **attrs: Any
+    ) -> None:
+        """Add a node that calls a function. Functions of one name are the same."""
+        signature = function.signature
+        self._functions.setdefault(signature.name, function)
+        given, returned = (
+            [tf.as_dtype(argument.type) for argument in arguments]
+            for arguments in (signature.input_arg, signature.output_arg)
+        )
+        called = attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=signature.name))
+        op = "StatefulPartitionedCall" if signature.is_stateful else "PartitionedCall"
+        self.add(
+            op, name, inputs, device, Tin=given, Tout=returned, f=called, config="", config_proto="", executor_type="",
+            **attrs,
+        )
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove nodes. The nodes that read them must be changed."""
@@ -278,12 +293,7 @@ class Editor:
             self._checks.removed(name)
 
     def trace(
-        self,
-        prefix: str,
-        function: Callable[..., Any],
-        inputs: Mapping[str, tf.TypeSpec],
-        device: str = "",
-        order: int | None = None,
+        self, prefix: str, function: Callable[..., Any], inputs: Mapping[str, tf.TypeSpec], device: str = ""
     ) -> list[str]:
         """Add the nodes that a TensorFlow function builds, and return the names of its results.
 
@@ -311,7 +321,7 @@ class Editor:
 
         for node in scratch.as_graph_def().node:
             if node.name not in real:
-                self.copy(node, f"{prefix}/{node.name}", [rename(name) for name in node.input], device, order)
+                self.copy(node, f"{prefix}/{node.name}", [rename(name) for name in node.input], device)
         return [rename(output.name.removesuffix(":0")) for output in outputs]
 
     def constant(self, name: str, value: Any, dtype: tf.DType, device: str = "") -> str:

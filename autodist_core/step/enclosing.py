@@ -12,7 +12,8 @@ piece may read and write variables, whose handles are outside. XLA writes them w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2
@@ -78,70 +79,87 @@ def _call(
     graph: Editor, call: str, names: Sequence[str], inside: Collection[str], results: Sequence[str], prefix: str
 ) -> None:
     """Add a node that calls a function made of the nodes in `inside`; `results` are the tensors that it returns."""
-    functions, body = graph.functions, Editor()
-    arguments: dict[str, str] = {}
-    types: list[tf.DType] = []
-
-    def port(source: str) -> Port:
-        node, output = naming.split(source)
-        return outputs_of(graph[node], functions)[output]
-
-    def local(source: str) -> str:
-        name, found = naming.node_of(source), port(source)
-        if name in inside:
-            return f"{name.removeprefix(prefix)}:{found.argument}:{found.position}"
-        if naming.canonical(source) not in arguments:
-            arguments[naming.canonical(source)] = f"in{len(arguments)}"
-            types.append(found.dtype)
-        return arguments[naming.canonical(source)]
-
+    body = Body(graph, inside, lambda name: name.removeprefix(prefix))
     for name in inside:
-        inputs = [local(source) for source in naming.data_inputs(graph[name])]
-        awaited = [naming.node_of(source) for source in graph[name].input if naming.is_control(source)]
-        inputs += [f"^{each.removeprefix(prefix)}" for each in awaited if each in inside]
-        copy = body.copy(graph[name], name.removeprefix(prefix), inputs, "")
-        body.change(copy.name, drop=[key for key in naming.MARKS if key in copy.attr])
-    returned = {f"out{number}": source for number, source in enumerate(results)}
-    function = function_of(
-        "compiled", body, types, {name: local(source) for name, source in returned.items()},
-        [port(source).dtype for source in results], functions, _XlaMustCompile=attr_value_pb2.AttrValue(b=True),
-    )
-    graph.add_function(function)
+        awaited = (naming.node_of(source) for source in graph[name].input if naming.is_control(source))
+        body.copy(name, [f"^{body.own(each)}" for each in awaited if each in inside], "")
+    function = body.function("compiled", results, _XlaMustCompile=attr_value_pb2.AttrValue(b=True))
     controls = [source for name in names for source in graph[name].input if naming.is_control(source)]
     before = dict.fromkeys(source for source in controls if naming.node_of(source) not in inside)
-    called = attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=function.signature.name))
-    op = "StatefulPartitionedCall" if function.signature.is_stateful else "PartitionedCall"
-    graph.add(
-        op, call, [*arguments, *before], graph[names[0]].device, Tin=types,
-        Tout=[port(source).dtype for source in results], f=called, config="", config_proto="", executor_type="",
-        _XlaMustCompile=True,
-    )
+    graph.call(call, function, [*body.arguments, *before], graph[names[0]].device, _XlaMustCompile=True)
 
 
-def function_of(
-    word: str, body: Editor, arguments: Sequence[tf.DType], results: Mapping[str, str], types: Sequence[tf.DType],
-    functions: Mapping[str, function_pb2.FunctionDef], stateful: bool = False, **attrs: attr_value_pb2.AttrValue,
-) -> function_pb2.FunctionDef:
-    """Return a function of the nodes of `body`, which read the arguments `in0`, `in1` and so on. Its name begins so.
+class Body:
+    """A function of nodes of a graph, under construction. `own` gives the name of a node in the function.
 
-    `results` has the tensor in the function of each result, and `types` their types. `functions` are those that the
-    nodes call. Equal functions have equal names.
-
-    >>> body = Editor()
-    >>> _ = body.add("Neg", "minus", ["in0"], T=tf.float32)
-    >>> function = function_of("own", body, [tf.float32], {"out0": "minus:y:0"}, [tf.float32], {})
-    >>> function.signature.name[:4], function.signature.output_arg[0].name, function.signature.is_stateful
-    ('own_', 'out0', False)
+    >>> graph = Editor()
+    >>> x = graph.add("Placeholder", "x", dtype=tf.float32)
+    >>> y = graph.add("Neg", "y", [x], T=tf.float32)
+    >>> body = Body(graph, {"y"}, lambda name: f"own/{name}")
+    >>> body.copy("y", [], "")
+    >>> body.local("x"), body.local("y"), list(body.arguments)
+    ('in0', 'own/y:y:0', ['x'])
     """
-    function = function_pb2.FunctionDef(node_def=list(body), ret=results, attr=attrs)
-    for number, dtype in enumerate(arguments):
-        function.signature.input_arg.add(name=f"in{number}", type=dtype.as_datatype_enum)
-    for name, dtype in zip(results, types, strict=True):
-        function.signature.output_arg.add(name=name, type=dtype.as_datatype_enum)
-    effects = [node.name for node in body if has_effect(node, functions)]
-    function.signature.is_stateful = stateful or bool(effects)
-    function.signature.control_output.extend(effects)
-    function.control_ret.update({name: name for name in effects})
-    content = function.SerializeToString(deterministic=True)
-    function.signature.name = f"{word}_{hashlib.sha256(content).hexdigest()[:16]}"
-    return function
+
+    def __init__(self, graph: Editor, inside: Collection[str], own: Callable[[str], str]) -> None:
+        self._graph, self._inside, self.own = graph, inside, own
+        self._functions = graph.functions
+        self._outputs = cache(lambda node: outputs_of(graph[node], self._functions))
+        self.nodes = Editor()
+        """The nodes of the function."""
+        self._types: dict[str, tf.DType] = {}
+        self._names: dict[str, str] = {}
+
+    @property
+    def arguments(self) -> Sequence[str]:
+        """What a call gives for the arguments of the function."""
+        return list(self._types)
+
+    def argument(self, given: str, dtype: tf.DType) -> str:
+        """Return the argument for which a call gives this."""
+        self._types.setdefault(given, dtype)
+        return self._names.setdefault(given, f"in{len(self._names)}")
+
+    def _port(self, source: str) -> Port:
+        node, output = naming.split(source)
+        return self._outputs(node)[output]
+
+    def local(self, source: str) -> str:
+        """Return the name that a tensor of the graph has in the function: of one of its nodes, or of an argument."""
+        node, found = naming.node_of(source), self._port(source)
+        if node in self._inside:
+            return f"{self.own(node)}:{found.argument}:{found.position}"
+        return self.argument(naming.canonical(source), found.dtype)
+
+    def copy(self, name: str, controls: Iterable[str], device: str) -> None:
+        """Add a node of the graph, with these control inputs."""
+        node = self._graph[name]
+        inputs = [*map(self.local, naming.data_inputs(node)), *controls]
+        copy = self.nodes.copy(node, self.own(name), inputs, device)
+        self.nodes.change(copy.name, drop=[key for key in naming.MARKS if key in copy.attr])
+
+    def function(
+        self, word: str, results: Iterable[str], signals: Iterable[str] = (), stateful: bool = False,
+        **attrs: attr_value_pb2.AttrValue,
+    ) -> function_pb2.FunctionDef:
+        """Return the function. It returns tensors of the graph, and behind them integers of the function's own nodes.
+
+        Its name begins with the word, and says what it does: equal functions have one name.
+        """
+        results = list(results)
+        returned = [*map(self.local, results), *(f"{name}:output:0" for name in signals)]
+        types = [self._port(source).dtype for source in results] + [tf.int32] * (len(returned) - len(results))
+        function = function_pb2.FunctionDef(
+            node_def=list(self.nodes), ret={f"out{number}": name for number, name in enumerate(returned)}, attr=attrs
+        )
+        for given, dtype in self._types.items():
+            function.signature.input_arg.add(name=self._names[given], type=dtype.as_datatype_enum)
+        for number, dtype in enumerate(types):
+            function.signature.output_arg.add(name=f"out{number}", type=dtype.as_datatype_enum)
+        effects = [node.name for node in self.nodes if has_effect(node, self._functions)]
+        function.signature.is_stateful = stateful or bool(effects)
+        function.signature.control_output.extend(effects)
+        function.control_ret.update({name: name for name in effects})
+        content = function.SerializeToString(deterministic=True)
+        function.signature.name = f"{word}_{hashlib.sha256(content).hexdigest()[:16]}"
+        return function

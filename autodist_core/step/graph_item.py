@@ -99,6 +99,11 @@ class GraphItem:
         return {variable.name: variable for variable in self.variables if variable.trainable}
 
     @property
+    def over_replicas(self) -> tuple[str, ...]:
+        """The nodes whose values become one over the replicas."""
+        return (*self.cross_replica_sums, *self.cross_replica_gathers, *self.cross_replica_maxima)
+
+    @property
     def grad_target_pairs(self) -> dict[str, str]:
         """The names of the variables, by the tensor of the gradient or of a sparse gradient's rows."""
         return {gradient.values: gradient.variable for gradient in self.gradients if gradient.values}

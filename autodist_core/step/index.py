@@ -10,7 +10,7 @@ result (see `analysis` below, and `autodist_core.kernel.analysis`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any, TypeVar
@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from autodist_core.errors import CaptureError
-from autodist_core.seams.table import OP_DEF
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Draws
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.naming import UPDATE
+from autodist_core.step.ports import outputs_of
 
 _Result = TypeVar("_Result")
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -86,9 +85,8 @@ class StepIndex:
         }
         self.markers = {}
         for gradient in item.gradients:
-            for name in (gradient.values, gradient.indices):
-                if name:
-                    self.markers[naming.node_of(name)] = gradient
+            for name in gradient.parts:
+                self.markers[naming.node_of(name)] = gradient
         self.touches = {
             node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
         }
@@ -127,9 +125,19 @@ class StepIndex:
         }
 
     @cached_property
+    def batch(self) -> frozenset[str]:
+        """The placeholders of the inputs of which each replica gets its rows."""
+        return frozenset(each.name for each in self.item.inputs if each.has_rows)
+
+    @cached_property
     def alike(self) -> frozenset[str]:
         """The placeholders of the inputs that every replica gets whole, such as a learning rate."""
         return frozenset(each.name for each in self.item.inputs if not each.has_rows)
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """The handles of the lookup tables."""
+        return frozenset(table.handle for table in self.item.tables)
 
     @cached_property
     def pivots(self) -> frozenset[str]:
@@ -193,12 +201,42 @@ class StepIndex:
         """A short hash of the graph's content."""
         return hashlib.sha256(self.item.graph_bytes).hexdigest()[:16]
 
+    def behind(self, names: Iterable[str]) -> set[str]:
+        """Return these nodes and all nodes whose values are made of theirs.
+
+        >>> from autodist_core.capture.example import example_step
+        >>> step = StepIndex.of(example_step())
+        >>> "marker" in step.behind(["matmul"]), "matmul" in step.behind(["marker"])
+        (True, False)
+        """
+        found = set(names)
+        for name in self.position:
+            if not found.isdisjoint(self.sources(name)):
+                found.add(name)
+        return found
+
+    @cached_property
+    def writers(self) -> frozenset[str]:
+        """The nodes that write a variable."""
+        return frozenset(name for name, touched in self.touches.items() if any(touch.writes for touch in touched))
+
+    @cached_property
+    def side_effects(self) -> frozenset[str]:
+        """The nodes of compute with side effects: writes and assertions."""
+        return frozenset(name for name in {*self.writers, *self.item.targets} if not self.is_update(name))
+
+    def writes_of(self, variables: Collection[str]) -> set[str]:
+        """Return the nodes of compute that write one of these variables."""
+        return {
+            name for name in self.writers if not self.is_update(name)
+            and any(touch.writes and touch.variable in variables for touch in self.touches[name])
+        }
+
     @cached_property
     def alive(self) -> frozenset[str]:
         """The nodes on which a write, an output, a target or a gradient of the step depends."""
-        writes = [name for name, touched in self.touches.items() if any(touch.writes for touch in touched)]
         outputs = [naming.node_of(name) for name in self.item.outputs]
-        return frozenset(self.cone([*writes, *outputs, *self.item.targets, *self.markers]))
+        return frozenset(self.cone([*self.writers, *outputs, *self.item.targets, *self.markers]))
 
     @cached_property
     def read_by_compute(self) -> frozenset[str]:
@@ -249,11 +287,8 @@ class StepIndex:
 
         Nodes that only compute logged values from the gradients may come much later.
         """
-        return max(
-            (self.position[node] for node, touched in self.touches.items()
-             if self.update_of.get(node) == occurrence and any(touch.writes for touch in touched)),
-            default=self.end,
-        )
+        writes = (node for node in self.writers if self.update_of.get(node) == occurrence)
+        return max((self.position[node] for node in writes), default=self.end)
 
     @cached_property
     def occurrences(self) -> tuple[int, ...]:
@@ -299,16 +334,5 @@ def output_type(step: StepIndex, name: str) -> tf.DType:
     >>> output_type(StepIndex(GraphItem((), graph_bytes=graph.graph_def().SerializeToString())), "x:0")
     tf.float32
     """
-    node_name, output = naming.split(name)
-    node = step.nodes[node_name]
-    position = 0
-    for argument in OP_DEF.get()(node.op).output_arg:
-        if argument.type_list_attr:
-            types = list(node.attr[argument.type_list_attr].list.type)
-        else:
-            count = node.attr[argument.number_attr].i if argument.number_attr else 1
-            types = [node.attr[argument.type_attr].type if argument.type_attr else argument.type] * count
-        if output < position + len(types):
-            return tf.as_dtype(types[output - position])
-        position += len(types)
-    raise CaptureError(f"{name}: {node.op} has no output {output}.")
+    node, output = naming.split(name)
+    return outputs_of(step.nodes[node], step.functions.functions)[output].dtype

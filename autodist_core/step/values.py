@@ -181,6 +181,16 @@ class Gradient:
     alike: bool = False
     """Whether all replicas have the same gradient: the first replica's counts, and those of the others do not."""
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The tensors of the gradient."""
+        return tuple(filter(None, (self.values, self.indices)))
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The variable, and the number of the update: no other gradient of the step has both."""
+        return self.variable, self.occurrence
+
 
 @dataclass(frozen=True)
 class Tensor:

@@ -15,12 +15,10 @@ from types import MappingProxyType
 from autodist_core.errors import StrategyError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy.all_reduce import AllReduce
+from autodist_core.strategy.all_reduce import AllReduce, PartitionedAR, RandomAxisPartitionAR
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.parallax import Default, Parallax
-from autodist_core.strategy.partitioned_ar import PartitionedAR, RandomAxisPartitionAR
-from autodist_core.strategy.partitioned_ps import PartitionedPS, UnevenPartitionedPS
-from autodist_core.strategy.ps import PS, PSLoadBalancing
+from autodist_core.strategy.ps import PS, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
 from autodist_core.strategy.strategy import Strategy
 
 __all__ = [

@@ -1,19 +1,25 @@
-"""AllReduce: every replica holds every variable, and runs every update on the gradient of the whole batch.
+"""AllReduce, PartitionedAR and RandomAxisPartitionAR: gradients are all-reduced, and every replica runs every update.
 
-A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
+Every replica holds every variable, or all shards of it. A GraphItem and a ResourceSpec come in, and a Strategy goes
+out, as from every builder.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
 
+from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.options import AllReduceOptions, begin
+from autodist_core.strategy.options import AllReduceOptions, begin, check_integer
+from autodist_core.strategy.partition import PartitionerConfig, shard_count
 from autodist_core.strategy.strategy import Strategy
 
-__all__ = ["AllReduce"]
+__all__ = ["AllReduce", "PartitionedAR", "RandomAxisPartitionAR"]
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,81 @@ class AllReduce(AllReduceOptions, StrategyBuilder):
         'HorovodCompressor'? Known: NoneCompressor, HorovodCompressor, HorovodCompressorEF, PowerSGDCompressor.
     """
 
-    def __post_init__(self) -> None:
-        self.check_all_reduce("AllReduce")
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, lambda variable: None)
+
+
+@dataclass(frozen=True)
+class PartitionedAR(AllReduceOptions, StrategyBuilder):
+    """Splits each variable along axis 0 into shards, and all-reduces the gradient of each shard.
+
+    The number of shards follows the rule of PartitionedPS, with the number of replicas in place of that of CPU devices.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> print(PartitionedAR().build(GraphItem((Variable("w", (6, 4), "float32"),)), ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      w : split(axis=0, shards=2) all_reduce(group=0)
+    """
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        strategy = begin(resource_spec)
-        for index, (name, variable) in enumerate(graph_item.trainable_var_op_to_var.items()):
-            node = strategy.node_config.add(var_name=name)
-            self.write_all_reduce(node, index, self.rows_of(variable, resource_spec))
-        return strategy
+        return _build(self, graph_item, resource_spec, lambda variable: 0)
+
+
+@dataclass(frozen=True)
+class RandomAxisPartitionAR(AllReduceOptions, StrategyBuilder):
+    """Splits each variable as PartitionedAR does, but along a random axis of at least two entries.
+
+    A sparse variable is split along axis 0. The axis of a variable depends on ``seed`` and on the name of the variable,
+    and not on the other variables of the model.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item, spec = GraphItem((Variable("w", (6, 4), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> [RandomAxisPartitionAR(seed=seed).build(item, spec).node_config[0].partitioner for seed in (0, 1)]
+    ['1,2', '2,1']
+    """
+
+    seed: int = field(default=0, kw_only=True)
+    """Equal seeds give equal strategies."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("RandomAxisPartitionAR", "seed", self.seed, 0)
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, self._axis)
+
+    def _axis(self, variable: Variable) -> int:
+        axes = [axis for axis, size in enumerate(variable.shape) if size > 1]
+        if variable.is_sparse or not axes:
+            return 0
+        return random.Random(f"{self.seed} {variable.name}").choice(axes)
+
+
+def _build(
+    options: AllReduceOptions, graph_item: GraphItem, resource_spec: ResourceSpec,
+    axis_of: Callable[[Variable], int | None],
+) -> Strategy:
+    """All-reduce the gradients. `axis_of` says along which axis a variable is split; None if it stays whole."""
+    strategy = begin(resource_spec)
+    replicas = len(strategy.graph_config.replicas)
+    index, split = count(), 0
+    for variable in graph_item.trainable_var_op_to_var.values():
+        node = strategy.node_config.add(var_name=variable.name)
+        axis = axis_of(variable)
+        shards = shard_count(variable.shape[axis], replicas) if axis is not None and variable.shape else 1
+        if axis is None or shards == 1:
+            options.write_all_reduce(node, next(index), options.rows_of(variable, resource_spec))
+            continue
+        split += 1
+        node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
+        for shard in range(shards):
+            options.write_all_reduce(node.part_config.add(var_name=variable.part_name(shard)), next(index))
+    if split and options.factor_rows:
+        whose = f"{amount(split, 'variable that is', 'variables that are')} split"
+        strategy.notes.append(f"factor_rows has no effect on {whose}: the gradients of shards travel")
+    return strategy

@@ -104,8 +104,9 @@ class PSOptions:
     staleness: int = 0
     """The number of steps by which a replica may be ahead of the slowest replica."""
 
-    def check_ps(self, whose: str) -> None:
-        """Refuse options that cannot be carried out. ``whose`` names the builder in the message."""
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be carried out."""
+        whose = type(self).__name__
         _check_bool(whose, "local_proxy_variable", self.local_proxy_variable)
         _check_bool(whose, "sync", self.sync)
         check_integer(whose, "staleness", self.staleness, 0)
@@ -150,8 +151,9 @@ class AllReduceOptions:
 
     None: as many as pay for the kernel, the compressor and the network. 0: the gradients travel always."""
 
-    def check_all_reduce(self, whose: str) -> None:
-        """Refuse options that cannot be carried out. ``whose`` names the builder in the message."""
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be carried out."""
+        whose = type(self).__name__
         check_integer(whose, "chunk_size", self.chunk_size, 1)
         _check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS.values())
         types = {

@@ -12,13 +12,12 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import AllReduceOptions, LoadBalancer, PSOptions, begin, reduction_devices
 from autodist_core.strategy.strategy import Strategy
-from autodist_core.strategy.synchronizers import BUCKET_BYTES, POWER_SGD_RANK
 
 __all__ = ["Default", "Parallax"]
 
 
 @dataclass(frozen=True)
-class Parallax(StrategyBuilder):
+class Parallax(PSOptions, AllReduceOptions, StrategyBuilder):
     """Synchronizes dense variables as AllReduce does, and sparse variables as PSLoadBalancing does.
 
     >>> from autodist_core.step.graph_item import Variable
@@ -32,31 +31,12 @@ class Parallax(StrategyBuilder):
       embed/table  : ps(localhost:CPU:0)
     """
 
-    chunk_size: int = 128
-    local_proxy_variable: bool = False
-    sync: bool = True
-    staleness: int = 0
     all_reduce_spec: str = field(default="NCCL", kw_only=True)
     compressor: str = field(default="NoneCompressor", kw_only=True)
-    bucket_bytes: int = field(default=BUCKET_BYTES, kw_only=True)
-    wire_dtype: str = field(default="float16", kw_only=True)
-    power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)
-    factor_rows: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._all_reduce.check_all_reduce("Parallax")
-        self._ps.check_ps("Parallax")
-
-    @property
-    def _all_reduce(self) -> AllReduceOptions:
-        return AllReduceOptions(
-            self.chunk_size, self.all_reduce_spec, self.compressor, bucket_bytes=self.bucket_bytes,
-            wire_dtype=self.wire_dtype, power_sgd_rank=self.power_sgd_rank, factor_rows=self.factor_rows,
-        )
-
-    @property
-    def _ps(self) -> PSOptions:
-        return PSOptions(self.local_proxy_variable, self.sync, self.staleness)
+        AllReduceOptions.__post_init__(self)
+        PSOptions.__post_init__(self)
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
@@ -65,10 +45,9 @@ class Parallax(StrategyBuilder):
         for index, variable in enumerate(graph_item.trainable_var_op_to_var.values()):
             node = strategy.node_config.add(var_name=variable.name)
             if variable.is_sparse:
-                self._ps.write_ps(node, balancer.place(variable.byte_size))
+                self.write_ps(node, balancer.place(variable.byte_size))
             else:
-                reduce = self._all_reduce
-                reduce.write_all_reduce(node, index, reduce.rows_of(variable, resource_spec))
+                self.write_all_reduce(node, index, self.rows_of(variable, resource_spec))
         return strategy
 
 

@@ -1,19 +1,22 @@
-"""PS and PSLoadBalancing: every variable lives in one piece on a CPU device, which runs its update.
+"""PS, PSLoadBalancing, PartitionedPS and UnevenPartitionedPS: CPU devices hold the variables, and run their updates.
 
-A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
+A variable is in one piece, or is split along axis 0. A GraphItem and a ResourceSpec come in, and a Strategy goes out,
+as from every builder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, reduction_devices
+from autodist_core.strategy.partition import PartitionerConfig, shard_count, shard_sizes, uneven_shard_count
 from autodist_core.strategy.strategy import Strategy
 
-__all__ = ["PS", "PSLoadBalancing"]
+__all__ = ["PS", "PSLoadBalancing", "PartitionedPS", "UnevenPartitionedPS"]
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,9 @@ class PS(PSOptions, StrategyBuilder):
         or staleness=0.
     """
 
-    def __post_init__(self) -> None:
-        self.check_ps("PS")
-
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        strategy = begin(resource_spec)
-        place = reduction_devices(resource_spec)[0]
-        for name in graph_item.trainable_var_op_to_var:
-            self.write_ps(strategy.node_config.add(var_name=name), place)
-        return strategy
+        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec)[:1])
 
 
 @dataclass(frozen=True)
@@ -60,13 +56,69 @@ class PSLoadBalancing(PSOptions, StrategyBuilder):
       b : ps(localhost:CPU:1)
     """
 
-    def __post_init__(self) -> None:
-        self.check_ps("PSLoadBalancing")
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec))
+
+
+@dataclass(frozen=True)
+class PartitionedPS(PSOptions, StrategyBuilder):
+    """Splits each variable along axis 0 into shards, and spreads the shards over the CPU devices.
+
+    :func:`autodist_core.strategy.partition.shard_count` decides the number of shards. It prefers shards of equal size.
+    A shard goes to a CPU device with the fewest shards of the same variable; of several such devices, to the one with
+    the fewest bytes. With one CPU device, no variable is split.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item = GraphItem((Variable("table", (6, 4), "float32"), Variable("scale", (), "float32")))
+    >>> print(PartitionedPS().build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      table : split(axis=0, shards=2) ps(localhost:CPU:0, localhost:CPU:1)
+      scale : ps(localhost:CPU:0)
+    """
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        strategy = begin(resource_spec)
-        balancer = LoadBalancer(reduction_devices(resource_spec))
-        for variable in graph_item.trainable_var_op_to_var.values():
-            self.write_ps(strategy.node_config.add(var_name=variable.name), balancer.place(variable.byte_size))
-        return strategy
+        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec), shard_count)
+
+
+@dataclass(frozen=True)
+class UnevenPartitionedPS(PSOptions, StrategyBuilder):
+    """Splits each variable as PartitionedPS does, but into the smallest number of shards that does not divide axis 0.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> item = GraphItem((Variable("table", (6, 4), "float32"),))
+    >>> print(UnevenPartitionedPS().build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      table : split(axis=0, shards=4) ps(localhost:CPU:0, localhost:CPU:1, localhost:CPU:0, localhost:CPU:1)
+    """
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec), uneven_shard_count)
+
+
+def _build(
+    options: PSOptions, graph_item: GraphItem, resource_spec: ResourceSpec, servers: Sequence[str],
+    shards_of: Callable[[int, int], int] | None = None,
+) -> Strategy:
+    """Spread the variables over servers. `shards_of` says in how many shards an axis is split for so many servers."""
+    strategy, balancer = begin(resource_spec), LoadBalancer(servers)
+    for variable in graph_item.trainable_var_op_to_var.values():
+        node = strategy.node_config.add(var_name=variable.name)
+        shards = shards_of(variable.shape[0], len(servers)) if shards_of and variable.shape else 1
+        if shards == 1:
+            options.write_ps(node, balancer.place(variable.byte_size))
+            continue
+        node.partitioner = PartitionerConfig.along(0, shards, len(variable.shape)).partition_str
+        row_bytes = variable.byte_size // variable.shape[0]
+        places = balancer.spread(row_bytes * size for size in shard_sizes(variable.shape[0], shards))
+        for index, place in enumerate(places):
+            options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
+    if shards_of and len(servers) == 1:
+        strategy.notes.append(f"one reduction device ({servers[0]}): variables stay whole")
+    return strategy

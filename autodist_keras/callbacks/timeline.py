@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import os
 from os import PathLike
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import keras
 
+from autodist_core.log import log
 from autodist_core.reports import timeline
 from autodist_core.runtime import Timings
 from autodist_keras.callbacks.measured import driver_of
-
-_log = logging.getLogger("autodist")
 
 
 class Timeline(keras.callbacks.Callback):
@@ -97,7 +95,7 @@ class Timeline(keras.callbacks.Callback):
         Path(self.path).write_bytes(gzip.compress(content.encode()) if compressed else content.encode())
 
     def _warn(self) -> None:
-        _log.warning(
+        log.warning(
             "Timeline(%r) wrote no file: this fit ended after %s steps. Timeline(after=%s) follows steps from step %s "
             "on. Train for more steps, or give a smaller `after`.",
             self.path, self._rounds, self.after, self.after + 2,

@@ -35,9 +35,9 @@ class Ssh:
     def group(self, **settings):
         return SSHGroup(**{"username": "root", "key_file": str(self.network.key_file)} | settings)
 
-    def connect(self, address, deadline_seconds=10, learn_host_key=False, keepalive_seconds=10, group=None, **settings):
+    def connect(self, address, deadline_seconds=10, keepalive_seconds=10, group=None, **settings):
         group = group or self.group(**settings)
-        connection = connect(address, group, deadline_seconds, learn_host_key, keepalive_seconds=keepalive_seconds)
+        connection = connect(address, group, deadline_seconds, keepalive_seconds=keepalive_seconds)
         self.open.append(connection)
         return connection
 

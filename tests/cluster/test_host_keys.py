@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,38 +29,14 @@ def test_an_unknown_key_is_refused_with_its_fingerprint_and_a_command_that_helps
     assert ssh.says(host.address) == "host1"
 
 
-def test_an_unknown_key_can_be_learnt(network, ssh):
-    file = known_hosts(ssh)
-    file.write_text("# without a newline at its end")
-    host = network.hosts[1]
-    assert ssh.says(host.address, learn_host_key=True) == "host1"
-    assert ssh.says(host.address) == "host1"
-    assert file.read_text() == f"# without a newline at its end\n{host.address} {host.host_keys()[1]}\n"
-    file.unlink()
-    file.parent.rmdir()
-    assert ssh.says(host.address6, learn_host_key=True) == "host1"
-    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
-
-
-def test_many_hosts_are_learnt_at_once(network, ssh):
-    known_hosts(ssh).unlink()
-    addresses = [address for host in network.hosts[1:] for address in (host.address, host.address6)] * 4
-    with ThreadPoolExecutor(len(addresses)) as pool:
-        names = list(pool.map(lambda address: ssh.says(address, learn_host_key=True, deadline_seconds=30), addresses))
-    assert names == ["host1", "host1", "host2", "host2"] * 4
-    lines = [line.split() for line in known_hosts(ssh).read_text().splitlines()]
-    assert {line[0] for line in lines} == set(addresses) and {len(line) for line in lines} == {3}
-
-
 @pytest.mark.oldest
-@pytest.mark.parametrize("learn", [False, True])
-def test_a_changed_key_is_refused_loudly_with_both_fingerprints(network, ssh, learn):
+def test_a_changed_key_is_refused_loudly_with_both_fingerprints(network, ssh):
     host = network.hosts[1]
     old = {kind: HostKey(*key.split()) for kind, key in zip(("ecdsa", "ed25519"), host.host_keys(), strict=True)}
     host.new_host_key()
     try:
         new = [HostKey(*key.split()) for key in host.host_keys()]
-        reason = ssh.refusal(host.address, learn_host_key=learn)
+        reason = ssh.refusal(host.address)
         assert reason.startswith("ITS HOST KEY HAS CHANGED. It shows ")
         assert any(f"It shows {key};" in reason for key in new)
         for key in old.values():

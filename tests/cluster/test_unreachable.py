@@ -97,7 +97,7 @@ def test_a_connection_whose_other_end_is_silent_is_closed(network, ssh):
     host = network.hosts[2]
     connection = ssh.connect(host.address, keepalive_seconds=0.3)
     process = connection.start("sleep 1000")
-    assert connection.alive and process.exit_status is None
+    assert connection.alive
     host.power_off()
     try:
         assert process.stdout.read() == b""

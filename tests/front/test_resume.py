@@ -21,7 +21,7 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce
 from autodist_keras.callbacks import Resume
-from autodist_keras.callbacks.state_files import StateFiles
+from autodist_keras.callbacks.resume.state_files import StateFiles
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained
 from tests.support.ended import Killed, kill
 from tests.support.training import distributed, run, seeded

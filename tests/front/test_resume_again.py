@@ -49,13 +49,13 @@ def fit(folder: Path, *callbacks: Any, case: Any = build, given: Any = None, **o
 @pytest.mark.parametrize("wrap", [lambda inner: inner, keras.optimizers.LossScaleOptimizer], ids=["alone", "scaled"])
 def test_a_complete_training_with_averages_of_the_weights(wrap, tmp_path: Path, monkeypatch):
     """Keras ends each `fit` by writing the averages, also a `fit` that has no step left."""
-    from autodist_keras.callbacks import resumable
+    from autodist_keras.callbacks.resume import resumable_fit
 
     def averaging() -> keras.Model:
         return build(wrap(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8)))
 
     first = fit(tmp_path, case=averaging)
-    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
     again = fit(tmp_path, case=averaging)
     assert first[0] == again[0]
     assert_same(first[1], again[1], 0.0)
@@ -139,12 +139,12 @@ def _program(folder: Path, *callbacks: Any) -> dict[str, np.ndarray]:
 @pytest.mark.quick("0")
 @pytest.mark.parametrize("steps", [0, 4])
 def test_a_program_of_several_fits_goes_on_with_the_random_numbers_of_those_before(steps, tmp_path: Path, monkeypatch):
-    from autodist_keras.callbacks import resumable
+    from autodist_keras.callbacks.resume import resumable_fit
 
     expected = _program(tmp_path / "whole")
     with pytest.raises(Killed):
         _program(tmp_path / "killed", kill(steps))
-    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
     assert_same(expected, _program(tmp_path / "killed"), 0.0)
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
-from autodist_keras.callbacks.encoding import Later
-from autodist_keras.callbacks.state_files import StateFiles
+from autodist_keras.callbacks.resume.encoding import Later
+from autodist_keras.callbacks.resume.state_files import StateFiles
 from tests.support.training import distributed
 
 

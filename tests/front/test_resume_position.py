@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_keras.callbacks import Resume, resumable
+from autodist_keras.callbacks import Resume
+from autodist_keras.callbacks.resume import resumable_fit
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.ended import Killed, kill
@@ -91,7 +92,7 @@ def test_a_chosen_dataset_without_an_end(tmp_path: Path, monkeypatch):
         return tf.data.Dataset.choose_from_datasets([rows(0, 6).repeat(), rows(6).repeat()], selector).batch(4)
 
     assert_goes_on(source, tmp_path, 5, steps_per_epoch=3)
-    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
     fit(source, tmp_path, kill(0), steps_per_epoch=3)
 
 
@@ -191,5 +192,5 @@ def test_two_fits_of_one_py_dataset(stops: bool, tmp_path: Path, monkeypatch):
     expected = start(tmp_path / "whole")
     with pytest.raises(Killed):
         start(tmp_path / "killed", kill(7))
-    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
     assert_same(expected, start(tmp_path / "killed"), 0.0)

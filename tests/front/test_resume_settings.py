@@ -120,7 +120,7 @@ class Stops(keras.callbacks.Callback):
 
 
 def test_a_training_that_was_stopped_goes_on_with_more_epochs(tmp_path: Path, monkeypatch, caplog):
-    from autodist_keras.callbacks import resumable
+    from autodist_keras.callbacks.resume import resumable_fit
 
     caplog.set_level("INFO", "autodist")
     for epochs, ran, says in (
@@ -128,7 +128,7 @@ def test_a_training_that_was_stopped_goes_on_with_more_epochs(tmp_path: Path, mo
         (4, 4, "goes on in epoch 3 of 4 (saved"), (4, 0, "this training is complete. It is not run again"),
     ):  # fmt: skip
         caplog.clear()
-        monkeypatch.setattr(resumable, "_ended", set())  # another process
+        monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
         steps = itertools.count()  # which is no state of the callback
         count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs, steps=steps: next(steps))
         fit(nested(), tmp_path, Stops(), count, epochs=epochs)

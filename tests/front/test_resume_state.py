@@ -138,7 +138,7 @@ def test_a_layer_that_is_built_late_gets_its_own_values(source: Any, tmp_path: P
 
 def test_the_metrics_after_a_complete_training_that_is_not_run_again(tmp_path: Path, monkeypatch):
     """The next `evaluate` begins with metrics of its own. Variables that are not the model's have their values, too."""
-    from autodist_keras.callbacks import resumable
+    from autodist_keras.callbacks.resume import resumable_fit
 
     def case() -> tuple[Any, ...]:
         model, sets = of_variables("on_train_batch_end")
@@ -149,7 +149,7 @@ def test_the_metrics_after_a_complete_training_that_is_not_run_again(tmp_path: P
         return front.evaluate(np.ones((4, 3)), np.ones((4, 1)), verbose=0)
 
     first = train(tmp_path, case, then=then)
-    monkeypatch.setattr(resumable, "_ended", set())  # another process
+    monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
     assert_equally_trained(first, train(tmp_path, case, then=then), tolerance=0.0)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodist_core.kernel import PIPELINE, build
-from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer
+from autodist_core.kernel import build
 from autodist_core.runtime import LocalSession
+from autodist_core.strategy import wire as strategy_wire
 from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import FACTORS, Wire, wire
 from tests.capture.plain import RATE
@@ -75,17 +75,16 @@ def _factors_of_full_rank(plan: AllReducePlan, shape: tuple[int, ...], dtype: st
 
 
 @pytest.mark.parametrize("cpus, active", [(2, 2), (3, 3), (3, 1)])
-def test_factors_of_full_rank_are_exact_and_owe_nothing(cpus: int, active: int):
+def test_factors_of_full_rank_are_exact_and_owe_nothing(cpus: int, active: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(strategy_wire, "wire", _factors_of_full_rank)
     item, values = layered_item(layered_variables()), {n: v.numpy() for n, v in layered_variables().items()}
     placement = placed(item, power(1), machine(cpus))
-    kernels = [AllReduceSynchronizer(_factors_of_full_rank) if isinstance(kernel, AllReduceSynchronizer) else kernel
-               for kernel in PIPELINE]  # fmt: skip
     batches = np.random.default_rng(23).normal(size=(4, active, 3))
     exact = train(item, placed(item, EXACT, machine(cpus)), values, list(batches))
     session = LocalSession(placement)
     session.add(item)
     session.load(values)
-    step = session.import_graph(build(item, placement, active, kernels), "full")
+    step = session.import_graph(build(item, placement, active), "full")
     for batch in batches:
         step(*np.split(batch, active), *[1.0] * active, float(active))
     found, left = session.read(session.known), session.read_added()

@@ -41,7 +41,7 @@ INSIDE = {
     ),
     "autodist_core.loops": (
         "calls", "variables", "engine", "gradients", "nested_markers", "combining", "inside", "tracing",
-        "replica", "function_plan", "traced_function", "function", "autodist", "distribute",
+        "replica", "traced_function", "function", "autodist", "distribute",
     ),
     "autodist_core.loops.calls": ("as_written", "outside_trace", "outer_tapes", "graph_mode", "arguments"),
     "autodist_core.loops.gradients": ("own_gradients", "summed_again", "updates"),

@@ -10,7 +10,7 @@ the user's own for marked functions, and `autodist_keras` for training steps of 
     example    a function that is recorded, for the examples of docstrings
 """
 
-from autodist_core.capture.gradients.recording import Differentiation, Recorded, Recording, handle_of, recorded
+from autodist_core.capture.gradients.recording import Differentiation, Recorded, Recording, recorded
 from autodist_core.capture.gradients.terms import Term, factors, terms_of, without
 from autodist_core.capture.gradients.weighing import (
     means_of_examples,
@@ -22,6 +22,6 @@ from autodist_core.capture.gradients.weighing import (
 )
 
 __all__ = [
-    "Differentiation", "Recorded", "Recording", "Term", "factors", "handle_of", "means_of_examples", "of_gradients_by",
+    "Differentiation", "Recorded", "Recording", "Term", "factors", "means_of_examples", "of_gradients_by",
     "recorded", "seeded", "state_of_term", "sums_of_two_kinds", "terms_of", "weighed", "without",
 ]  # fmt: skip

@@ -51,6 +51,11 @@ class Recorded:
         """The outputs of the markers."""
         return (self.values,) if self.indices is None else (self.values, self.indices)
 
+    @property
+    def handle(self) -> Any:
+        """The handle of the variable, in the graph that is traced or outside of it."""
+        return _handle(self.variable)
+
 
 @dataclass(frozen=True)
 class Differentiation:
@@ -68,6 +73,11 @@ class Differentiation:
     seeds: tuple[Any, ...]
     """For each target, the tensor with which differentiation begins; None for ones that TensorFlow makes."""
     gradients: tuple[Recorded, ...]
+
+    @property
+    def markers(self) -> list[Any]:
+        """The outputs of the gradients' markers."""
+        return [marker for gradient in self.gradients for marker in gradient.markers]
 
 
 @dataclass(frozen=True)
@@ -388,13 +398,3 @@ def _handle(source: Any) -> Any:
     if _is_variable(source):
         return source.handle
     return source if tf.is_tensor(source) and source.dtype == tf.resource else None
-
-
-def handle_of(recorded: Recorded) -> Any:
-    """The handle of the variable of a gradient, in the graph that is traced or outside of it.
-
-    >>> kernel = tf.Variable(1.0)
-    >>> handle_of(Recorded(kernel, None)) is kernel.handle
-    True
-    """
-    return _handle(recorded.variable)

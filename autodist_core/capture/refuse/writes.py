@@ -20,10 +20,23 @@ from autodist_core.step.index import accesses
 from autodist_core.step.naming import UPDATE
 
 
+def written_by_compute(traced: Traced, graph: Editor) -> set[str]:
+    """Return the variables that nodes outside the updates write.
+
+    >>> from autodist_core.capture.example import example_traced
+    >>> traced = example_traced()
+    >>> sorted(written_by_compute(traced, Editor.of(traced.graph.as_graph_def())))  # no node is marked yet
+    ['iterations', 'kernel', 'total', 'velocity']
+    """
+    return {
+        touch.variable for node in graph if UPDATE not in node.attr
+        for touch in accesses(node, traced.handles.get) if touch.writes
+    }
+
+
 def written_outside(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
     """Yield an error for each variable that compute may not write, and for each that gets two gradients in one apply.
 
-    >>> import tensorflow as tf
     >>> import tensorflow as tf
     >>> from autodist_core.capture.traced import Source
     >>> from autodist_core.step.graph_item import Variable
@@ -35,10 +48,7 @@ def written_outside(traced: Traced, graph: Editor) -> Iterator[CaptureError]:
     ...     print(error)
     this training step cannot be distributed: optimizer variable 'rate' is written outside optimizer.apply; ...
     """
-    written = {
-        touch.variable for node in graph if UPDATE not in node.attr
-        for touch in accesses(node, traced.handles.get) if touch.writes
-    }
+    written = written_by_compute(traced, graph)
     trained = {gradient.variable for gradient in traced.gradients}
     optimizers = {source.variable.name for source in traced.sources if source.variable.kind == "optimizer"}
     for name in sorted(written & trained):

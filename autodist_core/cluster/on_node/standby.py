@@ -7,7 +7,6 @@ server cannot be stopped. Out: an exit status, when no chief has come for some t
 
 from __future__ import annotations
 
-import logging
 import signal
 import socket
 import subprocess
@@ -18,9 +17,8 @@ import time
 from autodist_core.cluster.protocol.handshake import job_secret, shake_hands
 from autodist_core.cluster.protocol.messages import AGENT_MODULE
 from autodist_core.cluster.protocol.sockets import listening_socket
+from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-
-_log = logging.getLogger("autodist")
 
 WAIT_SECONDS, LINGER_SECONDS = 600.0, 30.0
 _HANDSHAKE_SECONDS, _END_SECONDS, _POLL_SECONDS = 10.0, 5.0, 0.1
@@ -34,9 +32,9 @@ def become_agent_unless_chief(spec: ResourceSpec) -> None:
     if not spec.chief_elsewhere:
         return
     if spec.own_port is None:
-        _log.warning("Another task of this machine is its agent; this process ends.")
+        log.warning("Another task of this machine is its agent; this process ends.")
         raise SystemExit(0)
-    _log.info("Waiting as an agent at port %d for the chief, %s.", spec.own_port, spec.chief.address)
+    log.info("Waiting as an agent at port %d for the chief, %s.", spec.own_port, spec.chief.address)
     raise SystemExit(stand_by(spec.own_port))
 
 
@@ -74,9 +72,9 @@ def _next_chief(listener: socket.socket, secret: bytes, seconds: float) -> socke
             connection.settimeout(None)
             return connection
         except (OSError, ValueError) as error:
-            _log.warning("%s connected and is not the chief of this job: %s.", peer[0], error)
+            log.warning("%s connected and is not the chief of this job: %s.", peer[0], error)
             connection.close()
-    _log.warning("No chief came within %.0f s.", seconds)
+    log.warning("No chief came within %.0f s.", seconds)
     return None
 
 

@@ -15,7 +15,7 @@ It imports no other folder of the cluster. The folder ``agents`` imports it.
 """
 
 from autodist_core.cluster.ssh.connection import Connection
-from autodist_core.cluster.ssh.process import Process, Reader, Writer
+from autodist_core.cluster.ssh.process import Process
 from autodist_core.cluster.ssh.route import connect
 
-__all__ = ["Connection", "Process", "Reader", "Writer", "connect"]
+__all__ = ["Connection", "Process", "connect"]

@@ -51,9 +51,9 @@ class Target:
     """Whether keys of the ssh agent that `identity_files` does not name are left out."""
     known_hosts: tuple[Path, ...]
     learns_in: Path
-    """The file that a new host's key is written to."""
+    """The file to which the user adds a new host's key."""
     known_as: tuple[str, ...]
-    """The names under which the host's key may be known; a new key is written under the first one."""
+    """The names under which the host's key may be known."""
     proxy_command: str | None
     jumps: tuple[str, ...]
     """The jump hosts on the way, the nearest one first."""

@@ -10,13 +10,12 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HostKey", "KnownKey", "add", "lookup", "names", "refusal", "verdict"]
+__all__ = ["HostKey", "KnownKey", "lookup", "names", "refusal", "verdict"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class KnownKey:
 
 
 def names(host: str, port: int) -> tuple[str, ...]:
-    """The names under which a host's key may be known; a new key is written under the first one.
+    """The names under which a host's key may be known.
 
     >>> names("Worker", 22), names("10.0.0.2", 2222)
     (('worker',), ('[10.0.0.2]:2222', '10.0.0.2'))
@@ -115,26 +114,6 @@ def verdict(files: Iterable[Path], known_as: Iterable[str], key: HostKey) -> tup
     # The name without a port means the server on port 22, which may be another server: its key is not expected here.
     expected = tuple(entry for entry in first if not entry.revoked)
     return ("changed", expected) if expected else ("unknown", ())
-
-
-def add(file: Path, name: str, key: HostKey) -> None:
-    """Write the key of ``name`` at the end of ``file``; the file is made if it does not exist.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as home:
-    ...     add(Path(home, ".ssh/known_hosts"), "10.0.0.2", HostKey("ssh-ed25519", "AAAA"))
-    ...     Path(home, ".ssh/known_hosts").read_text()
-    '10.0.0.2 ssh-ed25519 AAAA\\n'
-    """
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = file.exists() and not file.read_bytes().endswith(b"\n") and file.stat().st_size
-    line = f"{name} {key.type} {key.base64}\n"
-    # One write to a file opened for appending, because the keys of several hosts may be written at the same time.
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(descriptor, ("\n" if unfinished else "").encode() + line.encode())
-    finally:
-        os.close(descriptor)
 
 
 def refusal(verdict: str, key: HostKey, entries: tuple[KnownKey, ...], accept: str) -> str:

@@ -28,17 +28,11 @@ logging.getLogger(_LOG).propagate = False
 
 
 def connect(
-    address: str,
-    group: SSHGroup | None = None,
-    deadline_seconds: float = 30,
-    learn_host_key: bool = False,
-    *,
-    keepalive_seconds: float = 10,
+    address: str, group: SSHGroup | None = None, deadline_seconds: float = 30, *, keepalive_seconds: float = 10
 ) -> Connection:
     """Log in at ``address`` within ``deadline_seconds``, as ``group`` and ssh's own configuration say.
 
-    With ``learn_host_key``, the key of a host that no ``known_hosts`` file names is written into the user's file. A key
-    that differs from the known one is refused in any case, and ``StrictHostKeyChecking no`` is ignored. A connection
+    A host key that no ``known_hosts`` file names is refused, and ``StrictHostKeyChecking no`` is ignored. A connection
     whose other end is silent for twice ``keepalive_seconds`` is closed. The password and the passphrase of keys come
     from the environment, ``AUTODIST_SSH_PASSWORD`` and ``AUTODIST_SSH_PASSPHRASE``::
 
@@ -47,15 +41,15 @@ def connect(
     """
     group = group or SSHGroup()
     with contextlib.ExitStack() as undo:
-        transport = _Route(group, Deadline(deadline_seconds), learn_host_key, undo).open(address)
+        transport = _Route(group, Deadline(deadline_seconds), undo).open(address)
         return Connection(address, group, transport, keepalive_seconds, undo.pop_all())
 
 
 class _Route:
     """One route; ``undo`` collects what is to be closed when the connection ends."""
 
-    def __init__(self, group: SSHGroup, deadline: Deadline, learn: bool, undo: contextlib.ExitStack) -> None:
-        self.group, self.deadline, self.learn, self.undo = group, deadline, learn, undo
+    def __init__(self, group: SSHGroup, deadline: Deadline, undo: contextlib.ExitStack) -> None:
+        self.group, self.deadline, self.undo = group, deadline, undo
 
     def open(self, name: str, jumps: tuple[str, ...] | None = None, via: tuple[str, ...] = ()) -> paramiko.Transport:
         """Log in at ``name``, over the hosts ``jumps``; ``via`` are the hosts to which ``name`` is a jump host."""
@@ -145,9 +139,7 @@ class _Route:
         shown = transport.get_remote_server_key()
         key = HostKey(shown.get_name(), shown.get_base64())
         verdict, entries = known_hosts.verdict(target.known_hosts, target.known_as, key)
-        if verdict == "unknown" and self.learn:
-            known_hosts.add(target.learns_in, target.known_as[0], key)
-        elif verdict != "known":
+        if verdict != "known":
             raise Unreachable(known_hosts.refusal(verdict, key, entries, target.accept))
 
 

@@ -1,6 +1,6 @@
 """Make functions of what a built unit does, which is a machine or one of its replicas.
 
-In: the nodes of a unit, in levels. Out: a `Body` for each level: the function, its arguments and its results. For a
+In: the nodes of a unit, in levels. Out: a `Level` for each level: the function, its arguments and its results. For a
 machine that waits for all others before it writes::
 
     level 0    from the inputs to the sum of the gradients, and the signal that all of this has run
@@ -14,46 +14,43 @@ argument or a result in place of a control edge.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import function_pb2
 
 from autodist_core.kernel.alike.roles import NotAlikeError, Roles
 from autodist_core.kernel.analysis.pieces import pieces
 from autodist_core.step import naming
-from autodist_core.step.editor import Editor
-from autodist_core.step.enclosing import function_of
-from autodist_core.step.ports import Port, outputs_of
+from autodist_core.step.enclosing import Body
+from autodist_core.step.grouping import grouped
 
 EARLIER = "^level "
 """How an argument begins that is the signal of an earlier level of the same unit. No node has such a name."""
 
 
-@dataclass
-class Body:
+@dataclass(frozen=True)
+class Level:
     """What a unit does on one level.
 
     `arguments` are tensors of the graph, signals of its nodes (``^name``), or signals of earlier levels. `results` are
     tensors of the level's nodes, and `signals` sets of these nodes: the function returns a signal for each, behind the
     results.
 
-    >>> body = Body(level=1, names=("replica1/write",), results=("replica1/sum",), signals=(frozenset({"a"}),))
-    >>> body.position("replica1/sum"), body.signal(frozenset({"a"}))
+    >>> level = Level(number=1, names=("replica1/write",), results=("replica1/sum",), signals=(frozenset({"a"}),))
+    >>> level.position("replica1/sum"), level.signal(frozenset({"a"}))
     (0, 1)
     """
 
-    level: int
+    number: int
     names: tuple[str, ...]
     results: tuple[str, ...]
     signals: tuple[frozenset[str], ...]
-    arguments: list[str] = field(default_factory=list)
-    types: list[tf.DType] = field(default_factory=list)
     awaited: dict[int, frozenset[str]] = field(default_factory=dict)
     """The nodes of earlier levels for which nodes of this one wait."""
-    returned: list[tf.DType] = field(default_factory=list)
-    function: function_pb2.FunctionDef | None = None
+    arguments: tuple[str, ...] = ()
+    function: Any = None
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -93,17 +90,15 @@ def levels(roles: Roles, inside: set[str], waited: Iterable[str]) -> dict[str, i
     return level_of
 
 
-def bodies(
+def filled(
     roles: Roles, unit: int, level_of: Mapping[str, int], read: Iterable[str], awaited: Iterable[frozenset[str]]
-) -> list[Body]:
-    """Return the functions of a built unit.
+) -> list[Level]:
+    """Return the levels of a built unit, with their functions.
 
     `read` are the tensors that nodes outside read, `awaited` the sets of nodes for which nodes outside wait.
     """
-    names: dict[int, list[str]] = {}
-    for name in level_of:  # in an order in which the nodes can run
-        if roles.of[name] == unit:
-            names.setdefault(level_of[name], []).append(name)
+    # In an order in which the nodes can run.
+    names = grouped((name for name in level_of if roles.of[name] == unit), level_of.__getitem__)
     waits = {level: _before(roles, level, inside, level_of) for level, inside in names.items()}
     results: dict[int, dict[str, None]] = {level: {} for level in names}
     signals: dict[int, dict[frozenset[str], None]] = {level: {} for level in names}
@@ -121,13 +116,11 @@ def bodies(
                     results[earlier].setdefault(naming.canonical(source))
         for earlier, waited in waits[level].items():
             signals[earlier].setdefault(waited)
-    found = [
-        Body(level, tuple(names[level]), tuple(results[level]), tuple(signals[level]), awaited=waits[level])
+    found = (
+        Level(level, tuple(names[level]), tuple(results[level]), tuple(signals[level]), waits[level])
         for level in sorted(names)
-    ]
-    for body in found:
-        _fill(roles, unit, body, level_of)
-    return found
+    )
+    return [_Filling(roles, unit, level, level_of).filled() for level in found]
 
 
 def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, frozenset[str]]:
@@ -136,12 +129,12 @@ def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, fro
     >>> by_level(["a", "b"], {"a": 0, "b": 1})
     {0: frozenset({'a'}), 1: frozenset({'b'})}
     """
-    found: dict[int, set[str]] = {}
-    for name in nodes:
+    def level(name: str) -> int:
         if name not in level_of:
             raise NotAlikeError(f"other nodes wait for {name}, which is in no function.")
-        found.setdefault(level_of[name], set()).add(name)
-    return {level: frozenset(names) for level, names in found.items()}
+        return level_of[name]
+
+    return {level: frozenset(names) for level, names in grouped(nodes, level).items()}
 
 
 def apart(
@@ -151,6 +144,7 @@ def apart(
 
     >>> from autodist_core.kernel.alike.kinds import Kind
     >>> from autodist_core.kernel.alike.units import Unit
+    >>> from autodist_core.step.editor import Editor
     >>> machine = Unit("/job:run/task:1/device:CPU:0", 1, 1, 1)
     >>> other = Unit("/job:run/task:2/device:CPU:0", 2, 2, 1)
     >>> graph = Editor()
@@ -162,13 +156,10 @@ def apart(
     >>> [sorted(nodes) for _, nodes in apart(roles, names, dict.fromkeys(names, 0))]
     [['replica1/lookup'], ['replica1/step']]
     """
-    found = []
-    for level, names in by_level(nodes, level_of).items():
-        hosts: dict[str, set[str]] = {}
-        for name in sorted(names):
-            hosts.setdefault(roles.host(name), set()).add(name)
-        found += [(level, frozenset(there)) for there in hosts.values()]
-    return found
+    return [
+        (level, frozenset(there)) for level, names in by_level(nodes, level_of).items()
+        for there in grouped(sorted(names), roles.host).values()
+    ]
 
 
 def common_host(roles: Roles, nodes: Iterable[str]) -> str:
@@ -177,6 +168,7 @@ def common_host(roles: Roles, nodes: Iterable[str]) -> str:
     >>> from autodist_core.kernel.alike.kinds import Kind
     >>> from autodist_core.kernel.alike.units import Unit
     >>> machines = [Unit(f"/job:run/task:{task}/device:CPU:0", task, task, 1) for task in (1, 2)]
+    >>> from autodist_core.step.editor import Editor
     >>> graph = Editor()
     >>> for number in (1, 2):
     ...     _ = graph.add("NoOp", f"replica{number}/lookup", device="/job:run/task:0/device:CPU:0")
@@ -198,60 +190,43 @@ def _before(
     return by_level(waited, level_of)
 
 
-def _fill(roles: Roles, unit: int, body: Body, level_of: Mapping[str, int]) -> None:
-    """Make the function of a level."""
-    editor, functions, inner = roles.editor, roles.editor.functions, Editor()
-    inside = set(body.names)
-    known: dict[str, str] = {}
-    signals: dict[tuple[str, str], str] = {}
+class _Filling:
+    """Makes the function of a level of a unit."""
 
-    def argument(source: str, dtype: tf.DType) -> str:
-        if source not in known:
-            known[source] = f"in{len(known)}"
-            body.arguments.append(source)
-            body.types.append(dtype)
-        return known[source]
+    def __init__(self, roles: Roles, unit: int, level: Level, level_of: Mapping[str, int]) -> None:
+        self._roles, self._unit, self._level, self._level_of = roles, unit, level, level_of
+        self._inside = set(level.names)
+        self._body = Body(roles.editor, self._inside, lambda name: roles.own(name, unit))
+        self._signals: dict[tuple[str, str], str] = {}
+        """The nodes that hand on the signals which the function is given, by signal and host."""
 
-    @cache
-    def ports(node: str) -> tuple[Port, ...]:
-        return outputs_of(editor[node], functions)
+    def filled(self) -> Level:
+        """Return the level with its function."""
+        level, roles, body = self._level, self._roles, self._body
+        for name in level.names:
+            node = roles.editor[name]
+            controls = (self._control(source, name) for source in node.input if naming.is_control(source))
+            body.copy(name, dict.fromkeys(each for each in controls if each), roles.device(node))
+        signals = []
+        for number, nodes in enumerate(level.signals, len(level.results)):
+            zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
+            waits = sorted(f"^{body.own(name)}" for name in nodes)
+            signals.append(body.nodes.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero))
+        word = "own" if roles.units[self._unit].is_machine else "each"
+        function = body.function(word, level.results, signals, stateful=True)
+        return replace(level, arguments=tuple(body.arguments), function=function)
 
-    def local(source: str) -> str:
-        node, output = naming.split(source)
-        found = ports(node)[output]
-        if node in inside:
-            return f"{roles.own(node, unit)}:{found.argument}:{found.position}"
-        return argument(naming.canonical(source), found.dtype)
-
-    def control(source: str, reader: str) -> str | None:
+    def _control(self, source: str, reader: str) -> str | None:
+        """Return the control input in the function in place of one of the graph; None for what is there anyway."""
         name = naming.node_of(source)
-        if name in inside:
-            return f"^{roles.own(name, unit)}"
-        if roles.of[name] and name not in level_of:
+        if name in self._inside:
+            return f"^{self._body.own(name)}"
+        if self._roles.of[name] and name not in self._level_of:
             return None  # A node in no function is fed, or is there from the beginning.
-        awaited = f"{EARLIER}{level_of[name]}" if name in level_of else f"^{name}"
-        here = roles.host(reader)
-        if (awaited, here) not in signals:
-            signals[awaited, here] = inner.add(
-                "Identity", f"signal/{len(signals)}", [argument(awaited, tf.int32)], here, T=tf.int32
-            )
-        return f"^{signals[awaited, here]}"
-
-    for name in body.names:
-        node = editor[name]
-        inputs = [local(source) for source in naming.data_inputs(node)]
-        controls = [control(source, name) for source in node.input if naming.is_control(source)]
-        inputs += dict.fromkeys(each for each in controls if each)
-        copy = inner.copy(node, roles.own(name, unit), inputs, roles.device(node))
-        inner.change(copy.name, drop=[key for key in naming.MARKS if key in copy.attr])
-    returned = {f"out{number}": local(source) for number, source in enumerate(body.results)}
-    for nodes in body.signals:
-        number = len(returned)
-        waits = sorted(f"^{roles.own(name, unit)}" for name in nodes)
-        zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
-        inner.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero)
-        returned[f"out{number}"] = f"returned/{number}:output:0"
-    split = map(naming.split, body.results)
-    body.returned = [ports(node)[output].dtype for node, output in split] + [tf.int32] * len(body.signals)
-    word = "own" if roles.units[unit].is_machine else "each"
-    body.function = function_of(word, inner, body.types, returned, body.returned, functions, stateful=True)
+        awaited = f"{EARLIER}{self._level_of[name]}" if name in self._level_of else f"^{name}"
+        here = self._roles.host(reader)
+        if (awaited, here) not in self._signals:
+            given = self._body.argument(awaited, tf.int32)
+            label = f"signal/{len(self._signals)}"
+            self._signals[awaited, here] = self._body.nodes.add("Identity", label, [given], here, T=tf.int32)
+        return f"^{self._signals[awaited, here]}"

@@ -17,13 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import attr_value_pb2
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike.folding import EARLIER, Body, apart, bodies, common_host, levels
+from autodist_core.kernel.alike.folding import EARLIER, Level, apart, common_host, filled, levels
 from autodist_core.kernel.alike.kinds import Kind
 from autodist_core.kernel.alike.roles import NotAlikeError, Roles
 from autodist_core.kernel.alike.units import Unit
@@ -72,7 +70,7 @@ class _Repeating:
         self.once = [node for node in self.editor if not of[node.name]]
         self.waits = self._waits()
         self.read = self._read()
-        self.bodies = {kind: {body.level: body for body in self._bodies(kind)} for kind in kinds}
+        self.levels = {kind: {level.number: level for level in self._levels(kind)} for kind in kinds}
 
     def _waits(self) -> dict[str, dict[Kind, frozenset[str]]]:
         """Return for each node that is there once the nodes of the first unit of each kind for which it waits.
@@ -109,10 +107,10 @@ class _Repeating:
                 found.setdefault(number, []).append(source)
         return found
 
-    def _bodies(self, kind: Kind) -> list[Body]:
+    def _levels(self, kind: Kind) -> list[Level]:
         number = self.roles.number[kind.first]
         awaited = [each[kind] for each in self.waits.values() if kind in each]
-        return bodies(self.roles, number, self.level_of, self.read.get(number, ()), awaited)
+        return filled(self.roles, number, self.level_of, self.read.get(number, ()), awaited)
 
     def moved(self, source: str, kind: Kind, unit: Unit) -> str:
         """Return the tensor that a unit has in place of one of the built unit of its kind."""
@@ -120,7 +118,7 @@ class _Repeating:
         level = self.level_of.get(name)
         if level is None:
             return kind.first.moved(source, unit) if self.roles.of[name] else source
-        return naming.tensor(_call(unit, level), self.bodies[kind][level].position(source))
+        return naming.tensor(_call(unit, level), self.levels[kind][level].position(source))
 
     def of_all(self, kind: Kind, sources: Sequence[str]) -> list[str]:
         """Return tensors of each member of a kind in place of those of the kind's first unit."""
@@ -132,7 +130,7 @@ class _Repeating:
         for kind, unit in units:
             nodes_of = self.waits.get(reader, {}).get(kind, frozenset())
             for level, nodes in apart(self.roles, nodes_of, self.level_of):
-                found.append(f"^{_signal(unit, level, self.bodies[kind][level].signal(nodes))}")
+                found.append(f"^{_signal(unit, level, self.levels[kind][level].signal(nodes))}")
         return found
 
     def add_once(self) -> None:
@@ -155,22 +153,18 @@ class _Repeating:
         for name in self.roles.nodes[self.roles.number[kind.first]].values():
             if name not in self.level_of:
                 self.roles.copy(self.out, name, unit)
-        for body in self.bodies[kind].values():
-            assert body.function is not None
-            call = _call(unit, body.level)
-            arguments = [self._argument(source, body, kind, unit) for source in body.arguments]
-            self.out.add(
-                "StatefulPartitionedCall", call, arguments, unit.device, Tin=body.types, Tout=body.returned,
-                f=_named(body), config="", config_proto="", executor_type="", _disable_call_shape_inference=True,
-            )
-            for number, nodes in enumerate(body.signals, len(body.results)):
+        for level in self.levels[kind].values():
+            call = _call(unit, level.number)
+            arguments = [self._argument(source, level, kind, unit) for source in level.arguments]
+            self.out.call(call, level.function, arguments, unit.device, _disable_call_shape_inference=True)
+            for number, nodes in enumerate(level.signals, len(level.results)):
                 source, host = naming.tensor(call, number), common_host(self.roles, nodes) or unit.host
-                self.out.add("Identity", _signal(unit, body.level, number), [source], host, T=tf.int32)
+                self.out.add("Identity", _signal(unit, level.number, number), [source], host, T=tf.int32)
 
-    def _argument(self, source: str, body: Body, kind: Kind, unit: Unit) -> str:
+    def _argument(self, source: str, reader: Level, kind: Kind, unit: Unit) -> str:
         if source.startswith(EARLIER):
             level = int(source.removeprefix(EARLIER))
-            number = self.bodies[kind][level].signal(body.awaited[level])
+            number = self.levels[kind][level].signal(reader.awaited[level])
             return naming.tensor(_call(unit, level), number)
         if not naming.is_control(source):
             return self.moved(source, kind, unit) if self.roles.source(source) else source
@@ -215,17 +209,10 @@ def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
     state = _Repeating(graph, kinds)
     state.add_once()
     for kind in kinds:
-        for body in state.bodies[kind].values():
-            assert body.function is not None
-            if body.function.signature.name not in state.out.functions:
-                state.out.add_function(body.function)
         for unit in kind.members:
             state.add_unit(kind, unit)
     outputs, _ = state.roles.expanded(graph.outputs, state.of_all)
     steps = state.add_steps()
-    for name, function in graph.editor.functions.items():
-        if name not in state.out.functions:
-            state.out.add_function(function)
     feeds, counts = dict(graph.feeds), dict(graph.counts)
     for kind in kinds:
         for unit in kind.members:
@@ -249,11 +236,6 @@ def _on(variable: AddedVariable, built: Unit, unit: Unit) -> AddedVariable:
     return replace(
         variable, name=built.moved(variable.name, unit), device=built.moved_device(variable.device, unit)
     )
-
-
-def _named(body: Body) -> Any:
-    assert body.function is not None
-    return attr_value_pb2.AttrValue(func=attr_value_pb2.NameAttrList(name=body.function.signature.name))
 
 
 def _call(unit: Unit, level: int) -> str:

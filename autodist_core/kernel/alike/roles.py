@@ -133,23 +133,24 @@ class Roles:
             node, other = self.editor[name], self.editor[theirs[common]]
             if node.op != other.op or node.op in _LOOPS:
                 raise NotAlikeError(f"{name} ({node.op}) is not the same node on {two}.")
-            inputs, others = list(node.input), list(other.input)
-            if any(self.source(source) not in (0, first) for source in inputs):
+            if any(self.source(source) not in (0, first) for source in node.input):
                 raise NotAlikeError(f"{name} reads a node of another unit.")
-            if kind.witness:
-                # What reads the witness's value may read one of each machine, of which no other one is here.
-                if any(kind.witness.has(naming.node_of(source)) for source in inputs):
-                    raise NotAlikeError(f"{name} reads a node of the first machine.")
-                continue
-            if self.device(node) != self.device(other):
-                raise NotAlikeError(f"{name} ({node.op}) is not on the same device on {two}.")
-            if not kind.like:
-                inputs = [self.own(source, first) for source in inputs]
-                others = [self.own(source, second) for source in others]
-            if inputs != others and (not kind.like or len(inputs) != len(others)):
-                raise NotAlikeError(f"{name} has other inputs on {two}.")
-            if not _equal(node, other) and not self.stays_outside(name):
-                raise NotAlikeError(f"{name} ({node.op}) has other attributes on {two}.")
+            # What reads the witness's value may read one of each machine, of which no other one is here.
+            if kind.witness and any(kind.witness.has(naming.node_of(source)) for source in node.input):
+                raise NotAlikeError(f"{name} reads a node of the first machine.")
+            if difference := "" if kind.witness else self._difference(node, other, bool(kind.like)):
+                raise NotAlikeError(f"{name} {difference} on {two}.")
+
+    def _difference(self, node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef, on_other_machine: bool) -> str:
+        """Return what else than their numbers is different of two units' nodes; empty if nothing is."""
+        inputs, others = ([self.own(source, self.of[each.name]) for source in each.input] for each in (node, other))
+        if self.device(node) != self.device(other):
+            return f"({node.op}) is not on the same device"
+        if len(inputs) != len(others) or (inputs != others and not on_other_machine):
+            return "has other inputs"
+        if not _equal(node, other) and not self.stays_outside(node.name):
+            return f"({node.op}) has other attributes"
+        return ""
 
     def device(self, node: node_def_pb2.NodeDef) -> str:
         """Return a node's device in a function: without the task on the unit's own machine, and whole on a server.

@@ -6,9 +6,9 @@ In: a `StepIndex`. Out: a frozen value, which the index stores. An analysis chan
 
 `shapes` has the static shapes of tensors. `ownership` says which optimizer variables belong to which trained variable.
 `gradient_flow` says which nodes need the reduced gradients, and which read a variable while its copies differ.
-`compute` finds the nodes that each replica needs before the update. `random_draws` says which random numbers each
-replica draws for itself, and `seeds` which draws have seeds of their own. `alike_writes` finds writes that
-every replica does alike. `products` finds gradients that are products over rows, and `factored` those of which the
+`compute` finds the nodes that each replica needs before the update. `seeds` says which random numbers each
+replica draws for itself, and which draws have seeds of their own. `alike_writes` finds writes that every replica does
+alike. `products` finds gradients that are products over rows, and `factored` those of which the
 factors travel between machines.
 `failing` finds the operations of a backward pass that can fail. `results` says how one result of
 the whole batch is made of the replicas' results.

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from autodist_core.kernel.analysis.gradient_flow import reads_own
+from autodist_core.kernel.analysis.gradient_flow import first_written, reads_own
+from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, analysis
@@ -29,15 +30,13 @@ def alike_writes(step: StepIndex) -> frozenset[str]:
     []
     """
     item = step.item
-    own = {tensor.name for tensor in item.inputs if tensor.has_rows} | {item.examples, item.total, item.replica}
-    own |= {*step.markers, *step.draws, *step.update_of, *reads_own(step)}
-    own |= {*item.cross_replica_sums, *item.cross_replica_gathers, *item.cross_replica_maxima}
-    for name in step.position:
-        if any(source in own for source in step.sources(name)):
-            own.add(name)
+    own = step.behind([
+        *step.batch, item.examples, item.total, item.replica, *item.over_replicas, *step.markers, *step.draws,
+        *step.update_of, *reads_own(step),
+    ])  # fmt: skip
     return frozenset(
-        name for name, touched in step.touches.items() if name not in own and any(touch.writes for touch in touched)
-        and all(step.variables[touch.variable].kind != "seed" for touch in touched)
+        name for name in step.writers - own
+        if all(step.variables[touch.variable].kind != "seed" for touch in step.touches[name])
     )
 
 
@@ -52,10 +51,7 @@ def with_alike_updates(step: StepIndex, variables: Collection[str]) -> GraphItem
     """
     alike, chosen, growing = alike_writes(step), set(variables), True
     while growing:
-        writes = {
-            name for name, touched in step.touches.items()
-            if not step.is_update(name) and any(touch.writes and touch.variable in chosen for touch in touched)
-        }
+        writes = step.writes_of(chosen)
         if not writes <= alike:
             return None
         read = {touch.variable for name in step.cone(writes) for touch in step.touches.get(name, ())}
@@ -74,27 +70,22 @@ def mixed_results(step: StepIndex, variables: Collection[str]) -> bool:
     >>> mixed_results(StepIndex(example_step()), {"velocity"})
     False
     """
-    first = {
-        touch.variable: step.position[name] for name in reversed(step.in_order(step.touches))
-        for touch in step.touches[name] if touch.writes and not step.is_update(name)
-    }
-    batch = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
+    first = first_written(step)
     for output in step.item.outputs:
-        made_of = step.cone([output.partition(":")[0]])
+        made_of = step.cone([naming.node_of(output)])
         after = any(
             touch.variable in variables and step.position[name] > first.get(touch.variable, step.end)
             for name in made_of for touch in step.touches.get(name, ())
         )
-        if after and not made_of.isdisjoint(batch):
+        if after and not made_of.isdisjoint(step.batch):
             return True
     return False
 
 
 def _marked(step: StepIndex, writes: Collection[str]) -> GraphItem:
     """Return the step with these nodes, and with what they alone need, marked as its last update."""
-    others = [name for name in step.item.targets if name not in writes]
-    others += [name for name, touched in step.touches.items() if name not in writes and any(t.writes for t in touched)]
-    others += [*step.markers, *(output.partition(":")[0] for output in step.item.outputs)]
+    others = {*step.item.targets, *step.writers}.difference(writes)
+    others |= {*step.markers, *map(naming.node_of, step.item.outputs)}
     outside = step.cone(others, writes.__contains__) | step.handle_of.keys() | step.alike
     number = 1 + max(step.update_of.values(), default=-1)
     graph = Editor.of(step.graph)

@@ -28,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.kernel.analysis.shapes import imported
 from autodist_core.seams.table import KERNELS
 from autodist_core.step import naming
 from autodist_core.step.draws import function_references
@@ -93,8 +94,7 @@ def compilable(step: StepIndex) -> Compilable:
     """
     compute = [node for node in step.graph.node if not step.is_update(node.name)]
     functions = step.functions.functions
-    kept = {*step.item.cross_replica_sums, *step.markers, step.item.examples, step.item.total, step.item.replica}
-    kept |= {*step.item.cross_replica_gathers, *step.item.cross_replica_maxima}
+    kept = {*step.item.over_replicas, *step.markers, step.item.examples, step.item.total, step.item.replica}
     kept |= step.touches.keys() | {tensor.name for tensor in step.item.inputs}
     known = {
         node.name for node in compute
@@ -102,7 +102,7 @@ def compilable(step: StepIndex) -> Compilable:
     }
     known = _without_crossing_lists(step, known)
     known = _translated(step, known)
-    trivial = kept | step.handle_of.keys() | {table.handle for table in step.item.tables}
+    trivial = kept | step.handle_of.keys() | step.tables
     outside = [
         node.name for node in compute
         if node.name in step.alive and node.name not in known | trivial and node.op not in _UNNAMED
@@ -249,24 +249,10 @@ def _translated(step: StepIndex, known: set[str]) -> set[str]:
 
 def _with_a_small_batch(step: StepIndex, rows: int) -> tf.Graph | None:
     """Return the captured graph for a batch of a few examples; None if it takes no batch of this size."""
-    graph = Editor(step.graph.library, step.graph.versions)
-    for node in step.graph.node:
-        if node.name in step.rows:
-            shape = tf.TensorShape([rows, *step.rows[node.name][1:]])
-            graph.copy(node, node.name, [], "", shape=shape)
-        elif node.name in step.handle_of:
-            variable = step.variables[step.handle_of[node.name]]
-            graph.add(
-                "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
-            )
-        else:
-            graph.copy(node, node.name, node.input, "")
     try:
-        with tf.Graph().as_default() as imported:
-            tf.graph_util.import_graph_def(graph.graph_def(), name="")
+        return imported(step, rows)
     except ValueError:
         return None
-    return imported
 
 
 def _error_of(step: StepIndex, whole: tf.Graph, names: list[str], of_shapes: set[str]) -> str:

@@ -25,16 +25,10 @@ def compute_of(
     >>> compute_of(StepIndex(GraphItem(())), ())
     []
     """
-    roots = {name for name in step.item.targets if not step.is_update(name)}
-    roots |= {
-        name for name, touched in step.touches.items()
-        if not step.is_update(name) and any(touch.writes for touch in touched)
-    }
-    roots |= {naming.node_of(name) for name in gradients}
+    roots = step.side_effects | {naming.node_of(name) for name in gradients}
     roots |= {naming.node_of(name) for name in step.item.outputs}
     # Inputs that every replica gets whole belong to compute. The update may read one replica's copy of them.
     roots |= step.alike & step.cone(step.update_of, lambda name: name in step.markers) if step.alike else set()
     later = {*after_update, *handed_back} - step.markers.keys()
     roots |= {source for name in after_update for source in step.sources(name)} - step.handle_of.keys()
-    outside = set(step.handle_of) | {naming.node_of(t.handle) for t in step.item.tables}
-    return step.in_order(step.cone(roots - later) - outside)
+    return step.in_order(step.cone(roots - later) - step.handle_of.keys() - step.tables)

@@ -63,9 +63,7 @@ def factors(
         plan = plans.get(gradient.variable)
         if plan and isinstance(plan.synchronizer, AllReducePlan) and plan.synchronizer.factor_rows:
             reason = hindrance or ("gradients of shards travel" if plan.shards else "")
-            found[gradient.variable, gradient.occurrence] = reason or _factors(
-                step, gradient, plan.synchronizer.factor_rows
-            )
+            found[gradient.key] = reason or _factors(step, gradient, plan.synchronizer.factor_rows)
     return found
 
 

@@ -46,32 +46,13 @@ def last_to_fail(step: StepIndex, names: Iterable[str]) -> list[str]:
     ['gradient_tape/Prod', 'gradient_tape/pow/Pow']
     """
     names = list(names)
-    doubtful: set[str] = set()
-    seen: set[str] = set()
-    waiting = names.copy()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if _is_safe(step, name):
-            waiting.extend(step.sources(name))
-        else:
-            doubtful.add(name)
-    backward = _behind_the_tape(step)
+    on_the_way = step.cone(names, lambda name: not _is_safe(step, name))
+    doubtful = {name for name in on_the_way if not _is_safe(step, name)}
+    backward = step.behind(name for name in step.position if _TAPE in name)
     if any(name in backward and _TAPE not in name and not _is_number(step, name) for name in doubtful):
         return names
     before = step.cone(source for name in doubtful for source in step.sources(name))
     return step.in_order(doubtful - before)
-
-
-def _behind_the_tape(step: StepIndex) -> set[str]:
-    """Return the nodes that depend on a node of the tape."""
-    found: set[str] = set()
-    for name in step.position:
-        if any(_TAPE in source or source in found for source in step.sources(name)):
-            found.add(name)
-    return found
 
 
 def _is_number(step: StepIndex, name: str) -> bool:

@@ -69,12 +69,8 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     >>> reads_own(StepIndex(example_step()))
     {'AssignAddVariableOp': 'total'}
     """
-    inputs = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
-    inputs |= {step.item.examples, step.item.replica, *step.draws}
-    item = step.item
-    equal = {
-        *step.markers, *item.cross_replica_sums, *item.cross_replica_gathers, *item.cross_replica_maxima,
-    }  # fmt: skip
+    inputs = {*step.batch, step.item.examples, step.item.replica, *step.draws}
+    equal = {*step.markers, *step.item.over_replicas}
     apart = {name for name, variable in step.variables.items() if variable.aggregation == "sum"}
     differing: set[str] = set()
     found: dict[str, str] = {}

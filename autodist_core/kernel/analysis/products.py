@@ -55,7 +55,7 @@ def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
     []
     """
     return {
-        (gradient.variable, gradient.occurrence): product
+        gradient.key: product
         for gradient in step.item.gradients if _is_large(step.variables[gradient.variable].shape)
         if isinstance(product := gradient_product(step, gradient), Product)
         if _has_a_row_per_example(step, product.left)

@@ -12,6 +12,8 @@ In a step that `draws_as_one`, which `verify` compares, every draw is found but 
 a way that cannot be followed (`capture.whole_draws`). In a step with `explicit_seeds`, which is a function of
 `run()`, every draw from an explicit seed is found. The values behind a seed are followed into the functions that the
 graph runs, and out of them.
+
+The other draws of compute are those that each replica makes for itself. The update has draws, too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.step import naming
-from autodist_core.step.draws import Stream, function_references, seed_input
+from autodist_core.step.draws import Draw, Stream, seed_input
 from autodist_core.step.index import StepIndex, analysis
 
 _SIZES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "TensorListLength"}
@@ -46,7 +48,7 @@ def seeded_alone(step: StepIndex) -> frozenset[tuple[str, ...]]:
     >>> sorted(seeded_alone(StepIndex(item)))
     [('noise',)]
     """
-    rows = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
+    rows = step.batch
     seeds, sized = _Search(step), _Search(step, of_sizes=True)
     explicit = explicitly_seeded(step)
     # Of a draw from an explicit seed that does not depend on the batch, one device has the same numbers.
@@ -70,11 +72,10 @@ def explicitly_seeded(step: StepIndex) -> frozenset[tuple[str, ...]]:
     frozenset()
     """
     search, found = _Search(step), set()
-    rows = {tensor.name for tensor in step.item.inputs if tensor.has_rows}
     states = {handle for handle, name in step.handle_of.items() if step.variables[name].kind == "seed"}
     for draws in step.draws.values():
         for draw in draws:
-            if draw.stream is Stream.INPUT and not search.behind_seed(draw.path) & (rows | states):
+            if draw.stream is Stream.INPUT and not search.behind_seed(draw.path) & (step.batch | states):
                 found.add(draw.path)
     return frozenset(found)
 
@@ -97,7 +98,7 @@ class _Search:
     def __init__(self, step: StepIndex, of_sizes: bool = False) -> None:
         self._of_sizes = of_sizes
         self._graph = _Body(step.graph.node, naming.split)
-        self._functions = step.functions.functions
+        self._draws = step.functions
         self._bodies: dict[str, _Body] = {}
         self._known: dict[tuple[str, int], frozenset[int]] = {}
 
@@ -120,7 +121,7 @@ class _Search:
         if not inside:
             return {_SEED: [inputs[seed_input(node.op)]], _ALL: inputs, _ROUNDS: []}[what]
         positions: set[int] = set()
-        for name in self._run_by(node):
+        for name in self._draws.run_by(node):
             function = self._body(name)
             if inside[0] in function.nodes:
                 positions |= self._positions(function, self._of_draw(function, inside, what))
@@ -132,7 +133,7 @@ class _Search:
         """The inputs of a node that become these arguments of the functions that it runs."""
         if node.op in _LOOPS:
             return [inputs[position] for position in self._over_turns(node, positions)]
-        before = 0 if node.op in self._functions else {**_CALLS, **_BRANCHES}.get(node.op)
+        before = 0 if node.op in self._draws.functions else {**_CALLS, **_BRANCHES}.get(node.op)
         return inputs if before is None else [inputs[before + position] for position in positions]
 
     def _over_turns(self, node: node_def_pb2.NodeDef, positions: Iterable[int]) -> set[int]:
@@ -155,8 +156,8 @@ class _Search:
             return inputs[:1]
         if node.op in _LOOPS:
             return self._inputs(node, inputs, [output])
-        if node.op in _CALLS or node.op in _BRANCHES or node.op in self._functions:
-            positions = (self._of_result(name, output) for name in self._run_by(node))
+        if node.op in _CALLS or node.op in _BRANCHES or node.op in self._draws.functions:
+            positions = (self._of_result(name, output) for name in self._draws.run_by(node))
             return self._inputs(node, inputs, frozenset[int]().union(*positions))
         return inputs
 
@@ -188,14 +189,9 @@ class _Search:
                 waiting += [body.split(source) for source in self._through(body.nodes[name], output)]
         return ends
 
-    def _run_by(self, node: node_def_pb2.NodeDef) -> list[str]:
-        if node.op in self._functions:
-            return [node.op]
-        return list(dict.fromkeys(reference.name for reference in function_references(node)))
-
     def _body(self, name: str) -> _Body:
         if name not in self._bodies:
-            function: Any = self._functions[name]
+            function: Any = self._draws.functions[name]
             self._bodies[name] = _Body(
                 function.node_def, _split_in_function, [each.name for each in function.signature.input_arg],
                 [function.ret[each.name] for each in function.signature.output_arg],
@@ -207,3 +203,46 @@ def _split_in_function(tensor: str) -> tuple[str, int]:
     """The node and the number of a tensor in a function's body, such as `node:output:1`, or an argument."""
     name, *rest = tensor.split(":")
     return name, int(rest[-1]) if rest else 0
+
+
+@analysis
+def drawn_by_replicas(step: StepIndex) -> tuple[Draw, ...]:
+    """Return the draws of compute, in the order of the step, that are not the same as captured on every replica.
+
+    Draws of the update are equal on all owners.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core import GraphItem
+    >>> with tf.Graph().as_default() as graph:
+    ...     noise = tf.raw_ops.RandomStandardNormal(shape=[2], dtype=tf.float32, name="noise")
+    >>> item = GraphItem((), outputs=("noise",), graph_bytes=graph.as_graph_def().SerializeToString())
+    >>> [draw.path for draw in drawn_by_replicas(StepIndex(item))]
+    [('noise',)]
+    """
+    outputs = [naming.node_of(name) for name in step.item.outputs]
+    # A marker may be a part of the update.
+    given = [source for marker in step.markers for source in step.sources(marker)]
+    cone = step.cone([*given, *step.side_effects, *outputs], step.is_update)
+    drawing = [name for name in step.in_order(cone.intersection(step.draws)) if not step.is_update(name)]
+    alone = seeded_alone(step)
+    return tuple(draw for name in drawing for draw in step.draws[name] if draw.path not in alone)
+
+
+def drawn_explicitly(step: StepIndex) -> tuple[Draw, ...]:
+    """Return those draws of the replicas whose seed is explicit. One device draws them once, for the whole batch.
+
+    >>> from autodist_core import GraphItem
+    >>> drawn_explicitly(StepIndex(GraphItem(())))
+    ()
+    """
+    return tuple(draw for draw in drawn_by_replicas(step) if draw.path in explicitly_seeded(step))
+
+
+def drawn_by_update(step: StepIndex) -> tuple[Draw, ...]:
+    """Return the draws of the update, in the order of the step.
+
+    >>> from autodist_core import GraphItem
+    >>> drawn_by_update(StepIndex(GraphItem(())))
+    ()
+    """
+    return tuple(draw for name in step.in_order(step.draws) if step.is_update(name) for draw in step.draws[name])

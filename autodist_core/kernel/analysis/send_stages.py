@@ -45,7 +45,7 @@ def _ends(step: StepIndex) -> dict[str, int]:
     """Return the nodes that compute gradients, each with the number of its stage."""
     sizes: dict[str, int] = {}
     for gradient in step.item.gradients:
-        for name in filter(None, (gradient.values, gradient.indices)):
+        for name in gradient.parts:
             node = naming.node_of(step.nodes[naming.node_of(name)].input[0])
             # How many rows a sparse gradient has is not known, and they are few.
             sizes[node] = 0 if gradient.indices else step.variables[gradient.variable].byte_size

@@ -8,6 +8,8 @@ In: the index of a captured step. Out: a shape for each tensor, by the tensor's 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import tensorflow as tf
 
 from autodist_core.log import log
@@ -57,8 +59,15 @@ def rows_of_each(step: StepIndex) -> dict[str, int]:
     return {name: rows for name, rows in one.items() if other.get(name) == rows}
 
 
-def _inferred(step: StepIndex, examples: int | None) -> dict[str, tf.TensorShape]:
-    """The shapes for a batch of so many examples; None stands for any number."""
+def imported(step: StepIndex, examples: int | None, unknown: Collection[str] = ()) -> tf.Graph:
+    """Return the captured graph, with variables, for a batch of so many examples; None stands for any number.
+
+    Nothing is known of the shapes of the tensors in `unknown`.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> imported(StepIndex(example_step()), 60).get_tensor_by_name("matmul:0").shape
+    TensorShape([60, 1])
+    """
     known = editor.Editor(step.graph.library, step.graph.versions)
     for node in step.nodes.values():
         if node.name in step.handle_of:
@@ -69,13 +78,19 @@ def _inferred(step: StepIndex, examples: int | None) -> dict[str, tf.TensorShape
         elif examples and node.name in step.rows:
             of_batch = tf.TensorShape([examples, *step.rows[node.name][1:]])
             known.add("Placeholder", node.name, dtype=tf.as_dtype(node.attr["dtype"].type), shape=of_batch)
-        elif examples and node.name in step.item.cross_replica_gathers:
-            # The marker becomes the rows of the whole batch.
+        elif node.name in unknown:
             known.add("Placeholder", node.name, dtype=tf.as_dtype(node.attr["T"].type), shape=tf.TensorShape(None))
         else:
             known.merge([node])
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(known.graph_def(), name="")
+    return graph
+
+
+def _inferred(step: StepIndex, examples: int | None) -> dict[str, tf.TensorShape]:
+    """The shapes for a batch of so many examples; None stands for any number."""
+    # A marker of rows becomes the rows of the whole batch.
+    graph = imported(step, examples, step.item.cross_replica_gathers if examples else ())
     return {
         naming.canonical(tensor.name): tensor.shape
         for operation in graph.get_operations() for tensor in operation.outputs

@@ -45,4 +45,4 @@ class AfterUpdate(Kernel):
             for name in step.in_order(step.cone(effects) & draft.after_update):
                 copy = copy_node(draft, replica, name)
                 if name in effects:
-                    draft.editor.control(copy.name, draft.barriers[step.occurrences[-1]])
+                    draft.editor.control(copy, draft.barriers[step.occurrences[-1]])

@@ -47,7 +47,7 @@ class Barriers(Kernel):
         """Add the barriers. The kernel `Update` lets its writes wait for them."""
         step = draft.step
         side = [
-            name for name in _side_effects(step)
+            name for name in step.in_order(step.side_effects)
             if name not in draft.after_update and not _follows_update(step, name)
         ]
         results = _results(draft, side)
@@ -79,12 +79,6 @@ def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
         for replica in draft.active_replicas
     ]
     return draft.editor.add("NoOp", name, [f"^{other}" for other in there], draft.active_replicas[0].host)
-
-
-def _side_effects(step: StepIndex) -> list[str]:
-    """Return the nodes of compute with side effects: writes and assertions."""
-    writes = {name for name, touched in step.touches.items() if any(touch.writes for touch in touched)}
-    return step.in_order(name for name in {*writes, *step.item.targets} if not step.is_update(name))
 
 
 def _results(draft: Draft, side: list[str]) -> list[str]:
@@ -124,7 +118,7 @@ def _follows_update(step: StepIndex, name: str) -> bool:
 
 def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: list[str]) -> None:
     step = draft.step
-    writes = [name for name in side if any(touch.writes for touch in step.touches.get(name, ()))]
+    writes = [name for name in side if name in step.writers]
     values = [source for name in writes for source in step.sources(name) if _is_there(draft, source)]
     written = {touch.variable for name in writes for touch in step.touches[name] if touch.writes}
     others = [name for name in results if not _looks_at(step, name, written)]

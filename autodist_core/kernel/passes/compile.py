@@ -100,7 +100,7 @@ def _conditional(editor: Editor) -> set[str]:
 def _compile_each(draft: Draft, known: Compilable) -> None:
     """Compile each replica's compute."""
     found = known.names & draft.compute
-    stages = send_stages(draft.step) if len({replica.host for replica in draft.placement.replicas}) > 1 else {}
+    stages = send_stages(draft.step) if len(draft.placement.hosts) > 1 else {}
     constants = _constants(draft)
     for replica in draft.active_replicas:
         stage_of = {copied(replica, name): stage for name, stage in stages.items()}

@@ -59,10 +59,9 @@ class Outputs(Kernel):
         """Add the nodes that compute each output from all replicas' copies."""
         step = draft.step
         cone = step.cone(naming.node_of(name) for name in step.item.outputs)
-        writers = {name for name, touched in step.touches.items() if any(touch.writes for touch in touched)}
         # A node that writes runs on every replica. It is not run once more for its value.
         combined = _after_combining(step, cone)
-        recomputed = (combined | (draft.after_update & cone)) - writers
+        recomputed = (combined | (draft.after_update & cone)) - step.writers
         of_each = any(joining(step, name) is Joining.EACH for name in step.item.outputs)
         for name in step.in_order(recomputed):
             if of_each and name in draft.crossing:

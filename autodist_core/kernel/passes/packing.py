@@ -26,6 +26,7 @@ import tensorflow as tf
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import naming
+from autodist_core.step.graph_check import in_order
 
 ALONE_BYTES = 1 << 16
 """A tensor of more bytes travels alone."""
@@ -223,19 +224,8 @@ def messages_before(draft: Draft) -> dict[str, int]:
     {0}
     """
     editor, sources = draft.editor, draft.editor.sources()
-    waiting = {name: len(before) for name, before in sources.items()}
-    readers: dict[str, list[str]] = {}
-    for name, before in sources.items():
-        for source in before:
-            readers.setdefault(source, []).append(name)
-    level_of = {name: 0 for name, count in waiting.items() if not count}
-    ready = list(level_of)
-    while ready:
-        name = ready.pop()
-        for reader in readers.get(name, ()):
-            crosses = apart([editor[name].device, editor[reader].device])
-            level_of[reader] = max(level_of.get(reader, 0), level_of[name] + crosses)
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
+    level_of: dict[str, int] = {}
+    for name in in_order(sources):
+        crossing = (level_of[each] + apart([editor[each].device, editor[name].device]) for each in sources[name])
+        level_of[name] = max(crossing, default=0)
     return level_of

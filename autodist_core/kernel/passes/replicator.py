@@ -22,7 +22,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.analysis.compute import compute_of
 from autodist_core.kernel.analysis.products import Product
-from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
+from autodist_core.kernel.draft import Draft, Rows, copied
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import take_own_stream
 from autodist_core.kernel.placement.placement import Copy, Replica
@@ -57,24 +57,25 @@ class Replicator(Kernel):
             _replace(draft, name, combined[name])
         for replica in draft.active_replicas:
             for gradient in draft.step.item.gradients:
-                key = gradient.variable, gradient.occurrence
-                product = draft.gradient_products.get(key)
-                if key in draft.factored:
+                product = draft.gradient_products.get(gradient.key)
+                if gradient.key in draft.factored:
                     continue
                 if not product:
-                    draft.local[*key, replica.index] = _weighted(draft, replica, gradient)
+                    draft.local[*gradient.key, replica.index] = _weighted(draft, replica, gradient)
                 elif replica is draft.together(replica)[0]:
-                    draft.local[*key, replica.index] = _multiplied(draft, replica, gradient, product)
-        _add_tables(draft)
+                    draft.local[*gradient.key, replica.index] = _multiplied(draft, replica, gradient, product)
+        for host in dict.fromkeys(replica.host for replica in draft.active_replicas):
+            for table in draft.step.item.tables:
+                _add_table(draft, table, host)
 
 
-def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef:
-    """Add a replica's copy of a captured node of compute.
+def copy_node(draft: Draft, replica: Replica, name: str) -> str:
+    """Add a replica's copy of a captured node of compute, and return the name of the copy.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import PS
     >>> draft = example_draft(PS())
-    >>> copy = copy_node(draft, draft.active_replicas[1], "matmul/ReadVariableOp")
+    >>> copy = draft.editor[copy_node(draft, draft.active_replicas[1], "matmul/ReadVariableOp")]
     >>> copy.name, list(copy.input), copy.device
     ('replica1/matmul/ReadVariableOp', ['variable/kernel.replica1'], '/device:CPU:1')
     """
@@ -82,36 +83,34 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> node_def_pb2.NodeDef
     node = step.nodes[name]
     if name in (step.item.examples, step.item.total):
         source = draft.examples(replica) if name == step.item.examples else draft.total()
-        return draft.editor[draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)]
+        return draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)
     if name == step.item.replica:
-        return draft.editor[draft.editor.constant(copied(replica, name), replica.number, tf.int32, replica.host)]
-    if draft.sizes and (shape := draft.step.rows.get(name)):
+        return draft.editor.constant(copied(replica, name), replica.number, tf.int32, replica.host)
+    if draft.sizes and (shape := step.rows.get(name)):
         return _of_known_size(draft, replica, node, shape)
     if name in draft.weight_products and len(draft.together(replica)) > 1:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
-        return draft.editor[draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)]
+        return draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)
     inputs = [
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
     ]
-    touched = step.touches.get(name, ())
-    order = draft.at(name) if touched else None
-    copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order)
+    order = draft.at(name) if name in step.touches else None
+    copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order).name
     if name in step.draws:
-        take_own_stream(draft, copy.name, replica, name)
-    wanted = name in step.item.targets and not step.is_update(name)
-    if wanted or any(touch.writes for touch in touched):
-        draft.targets.append(copy.name)
+        take_own_stream(draft, copy, replica, name)
+    if name in step.side_effects or name in step.writers:
+        draft.targets.append(copy)
     return copy
 
 
 def _of_known_size(
     draft: Draft, replica: Replica, node: node_def_pb2.NodeDef, shape: tuple[int | None, ...]
-) -> node_def_pb2.NodeDef:
+) -> str:
     """Add a placeholder and a tensor of known shape: TensorFlow does not rely on the shape of a placeholder."""
     name, dtype = copied(replica, node.name), tf.as_dtype(node.attr["dtype"].type)
     fed = draft.editor.copy(node, f"{name}/fed", [], replica.device)
     known = tf.TensorShape([draft.sizes[draft.active.index(replica.index)], *shape[1:]])
-    return draft.editor[draft.editor.add("EnsureShape", name, [fed.name], replica.device, T=dtype, shape=known)]
+    return draft.editor.add("EnsureShape", name, [fed.name], replica.device, T=dtype, shape=known)
 
 
 def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
@@ -154,7 +153,7 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
             return None
         variable = step.handle_of[name]
         return draft.handle(variable, _copy_for(draft, variable, replica))
-    if name in _table_handles(draft):
+    if name in draft.step.tables:
         return None if output < 0 else _table(draft, replica.host, name)
     if source in draft.returned:
         return draft.returned[source]
@@ -183,7 +182,7 @@ def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     touched = step.touches.get(node.name)
     if touched:
         return _copy_for(draft, touched[0].variable, replica).device
-    if any(naming.node_of(source) in _table_handles(draft) for source in naming.data_inputs(node)):
+    if any(naming.node_of(source) in draft.step.tables for source in naming.data_inputs(node)):
         return replica.host
     table = table_of_lookup(draft, node.name)
     return draft.placement.mirror(table, replica).device if table else replica.device
@@ -223,31 +222,20 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
     values = copied(replica, gradient.values.removesuffix(":0"))
     indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
     if gradient.alike and replica is not draft.active_replicas[0]:
-        dtype = gradient_type(draft.step, gradient)
+        dtype = draft.type_of(gradient)
         name = f"alike/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
         return Rows(draft.editor.add("ZerosLike", name, [values], replica.device, T=dtype), indices)
     if gradient.weighted or (len(draft.active_replicas) == 1 and draft.placement.loose is None):
         return Rows(values, indices)
-    dtype = gradient_type(draft.step, gradient)
+    dtype = draft.type_of(gradient)
     name = f"weighted/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"
     scaled = draft.editor.add("Mul", name, [values, draft.share(replica, dtype)], replica.device, T=dtype)
     return Rows(scaled, indices)
 
 
-def _table_handles(draft: Draft) -> dict[str, str]:
-    return {table.handle: table.keys for table in draft.step.item.tables}
-
-
 def _table(draft: Draft, host: str, handle: str) -> str:
     """Return the name of a lookup table on one machine. Each machine has its own, with equal content."""
-    hosts = list(dict.fromkeys(replica.host for replica in draft.placement.replicas))
-    return f"table/{hosts.index(host)}/{handle}"
-
-
-def _add_tables(draft: Draft) -> None:
-    for host in dict.fromkeys(replica.host for replica in draft.active_replicas):
-        for table in draft.step.item.tables:
-            _add_table(draft, table, host)
+    return f"table/{draft.placement.hosts.index(host)}/{handle}"
 
 
 def _add_table(draft: Draft, table: Table, host: str) -> None:

@@ -58,7 +58,7 @@ def _unread(draft: Draft, portions: Portions) -> list[str]:
     step, found = draft.step, []
     for owner in draft.placement.owners:
         for gradient in step.item.gradients:
-            rows = draft.reduced.get((gradient.variable, gradient.occurrence, owner.name))
+            rows = draft.reduced.get((*gradient.key, owner.name))
             used = any(portions.reads(owner, marker) for marker, of in step.markers.items() if of == gradient)
             if rows is not None and owner.replica is not None and not used:
                 found.append(naming.node_of(rows.values))
@@ -79,7 +79,7 @@ def _copy(draft: Draft, owner: Owner, name: str, portions: Portions) -> None:
     path = naming.branch_of(step.nodes[name])
     if path:
         draft.editor.mark_branch(copy.name, [_copied(portions.home(owner, pivot), pivot) for pivot in path])
-    if touched and any(touch.writes for touch in touched):
+    if name in step.writers:
         draft.editor.control(copy.name, draft.barriers[step.update_of[name]])
 
 

@@ -21,7 +21,7 @@ machines, the first replica of each machine has the copies for the other replica
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -31,6 +31,7 @@ from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.placement.devices import Tasks, host_of
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
+from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import AllowedLead, VariablePlan
 
@@ -67,6 +68,16 @@ class Replica:
     def host(self) -> str:
         """The CPU of the process that has its device."""
         return host_of(self.device)
+
+
+def by_host(replicas: Iterable[Replica]) -> list[list[Replica]]:
+    """Return the replicas of each machine.
+
+    >>> one, two = (Replica(index, f"10.0.0.{index}:CPU:0", f"/job:run/task:{index}/device:CPU:0") for index in (0, 1))
+    >>> by_host([one, two]) == [[one], [two]]
+    True
+    """
+    return list(grouped(replicas, lambda replica: replica.host).values())
 
 
 @dataclass(frozen=True)
@@ -169,10 +180,14 @@ class Placement:
     @cached_property
     def places(self) -> tuple[int, ...]:
         """The place of each replica among the replicas of its machine."""
-        seen: dict[str, list[Replica]] = {}
-        for replica in self.replicas:
-            seen.setdefault(replica.host, []).append(replica)
-        return tuple(seen[replica.host].index(replica) for replica in self.replicas)
+        there = grouped(self.replicas, lambda replica: replica.host)
+        return tuple(there[replica.host].index(replica) for replica in self.replicas)
+
+    def at_each_host(self, owners: Iterable[Owner]) -> Iterator[tuple[list[Replica], list[Owner]]]:
+        """Yield the replicas of each machine, with those of these owners that are replicas there."""
+        for machine in by_host(self.replicas):
+            indices = [replica.index for replica in machine]
+            yield machine, [owner for owner in owners if owner.replica in indices]
 
     @property
     def shares_memory(self) -> bool:

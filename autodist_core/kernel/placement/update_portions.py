@@ -30,10 +30,7 @@ class Portions:
 
     def __init__(self, step: StepIndex, placement: Placement, owners: Sequence[Owner]) -> None:
         self._step, self._placement = step, placement
-        self._writes = dict.fromkeys(
-            name for name, touched in step.touches.items()
-            if step.is_update(name) and any(touch.writes for touch in touched)
-        )
+        self._writes = [name for name in step.in_order(step.writers) if step.is_update(name)]
         self._variables = {owner.name: owner.variables | placement.optimizer_state for owner in placement.owners}
         self._owners: dict[str, dict[str, Owner]] = {}
         self._gradients: set[tuple[str, str]] = set()
@@ -64,14 +61,11 @@ class Portions:
 
     def roots(self, owner: Owner) -> list[str]:
         """Return the writes of an owner's variables. The first owner also has assertions, printing and the like."""
-        own, written = self.variables_of(owner), self._writes
-        writes = [
-            name for name in written if any(t.writes and t.variable in own for t in self._step.touches[name])
-        ]
-        rest: list[str] = []
+        own, step = self.variables_of(owner), self._step
+        roots = [name for name in self._writes if any(t.writes and t.variable in own for t in step.touches[name])]
         if owner == self._placement.owners[0]:
-            rest = [name for name in self._step.item.targets if self._step.is_update(name) and name not in written]
-        return list(dict.fromkeys([*writes, *rest]))
+            roots += [name for name in step.item.targets if step.is_update(name) and name not in step.writers]
+        return list(dict.fromkeys(roots))
 
     def variables_of(self, owner: Owner) -> frozenset[str]:
         """Return the variables whose copy on an owner may be written by the owner's portion."""

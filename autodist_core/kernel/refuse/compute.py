@@ -36,10 +36,10 @@ def compute_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistE
         yield from _shared_forward_passes(step)
     yield from _python_elsewhere(step, placement)
     after_update = placement.after_update(step)
-    gradients = [name for each in step.item.gradients for name in (each.values, each.indices) if name]
+    gradients = [name for each in step.item.gradients for name in each.parts]
     names = compute_of(step, gradients, after_update, placement.handed_back(step))
     for name in names:
-        if step.is_update(name) and any(touch.writes for touch in step.touches.get(name, ())):
+        if step.is_update(name) and name in step.writers:
             yield CaptureError(
                 f"the step's result or later computation reads {name!r} ({step.nodes[name].op}), which the "
                 "optimizer's apply both computes and writes. Read the variable after apply instead."

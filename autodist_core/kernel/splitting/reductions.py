@@ -67,11 +67,8 @@ def constant_of(graph: Editor, name: str, value: Any, dtype: tf.DType, reader: n
     >>> graph[name].attr["value"].tensor.float_val, naming.UPDATE in graph[name].attr
     ([3.0], True)
     """
-    graph.add("Const", name, dtype=dtype, value=tf.make_tensor_proto(value, dtype), **{UPDATE: reader.attr[UPDATE]})
-    path = naming.branch_of(reader)
-    if path:
-        graph.mark_branch(name, path)
-        graph.control(name, path[-1])
+    _add(graph, reader, "Const", name, dtype=dtype, value=tf.make_tensor_proto(value, dtype))
+    graph.control(name, *naming.branch_of(reader)[-1:])
     return name
 
 
@@ -83,7 +80,7 @@ def _sum(add: Callable[..., str], name: str, parts: Sequence[str], dtype: Any) -
 
 
 def _add(
-    graph: Editor, like: node_def_pb2.NodeDef, op: str, name: str, inputs: Sequence[str], **attributes: Any
+    graph: Editor, like: node_def_pb2.NodeDef, op: str, name: str, inputs: Sequence[str] = (), **attributes: Any
 ) -> str:
     graph.add(op, name, inputs, **attributes, **{UPDATE: like.attr[UPDATE]})
     path = naming.branch_of(like)

@@ -24,7 +24,7 @@ from autodist_core.errors import Refusals
 from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.kernel.splitting.reductions import combine, constant_of
 from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, splittings
-from autodist_core.kernel.splitting.shard_lookups import Ids, look_up, lookups_refused
+from autodist_core.kernel.splitting.shard_lookups import look_up, lookups_refused
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
@@ -70,8 +70,7 @@ class SplitRewrite:
         refusals.add(*lookups_refused(self.step, self.looked_up))
         refusals.require_none()
         last_marker = {
-            max((naming.node_of(name) for name in (gradient.values, gradient.indices) if name),
-                key=self.step.position.__getitem__): gradient
+            max(map(naming.node_of, gradient.parts), key=self.step.position.__getitem__): gradient
             for gradient in self.item.gradients if gradient.variable in self.splits
         }
         for name, node in self.step.nodes.items():
@@ -218,14 +217,11 @@ class SplitRewrite:
             self.editor.constant(f"{name}/{label}", np.array(value, np.int32), tf.int32)
             for label, value in (("begin", begin), ("size", size))
         ]
-        dtype = self._dtype(source)
+        dtype = output_type(self.step, source)
         self.editor.add("Slice", name, [source, *bounds], T=dtype, Index=tf.int32, **marks)
         if BRANCH in producer.attr:
             self.editor.mark_branch(name, naming.branch_of(producer))
         return name
-
-    def _dtype(self, source: str) -> tf.DType:
-        return output_type(self.step, source)
 
     # Gradients and lookups ---------------------------------------------------------------------------------------
 
@@ -243,7 +239,7 @@ class SplitRewrite:
             index_marker = self.step.nodes[naming.node_of(gradient.indices)]
             specs = {
                 gradient.values: tf.TensorSpec((None, *variable.shape[1:]), tf.as_dtype(variable.dtype)),
-                gradient.indices: tf.TensorSpec((None,), self._dtype(gradient.indices)),
+                gradient.indices: tf.TensorSpec((None,), output_type(self.step, gradient.indices)),
             }
             values, indices = self.editor.trace(f"{name}/rows", _rows_of(shard, axis, part.shape), specs)
             self.editor.copy_captured(marker, name, [values])
@@ -257,7 +253,6 @@ class SplitRewrite:
         """Replace a lookup in a table by lookups in its shards, and a read of the table by reads of all shards."""
         name = self.step.touches[node.name][0].variable
         variable, plan = self.step.variables[name], self.plans[name]
-        axis, dtype = plan.axis or 0, tf.as_dtype(variable.dtype)
         handles = [part.handle for part in self._parts(variable)]
         controls = [source for source in self._without_parts(node) if naming.is_control(source)]
         if node.op == "ReadVariableOp":
@@ -265,15 +260,14 @@ class SplitRewrite:
                 self.editor.copy_captured(node, _part(node.name, index), [handle, *controls]).name
                 for index, handle in enumerate(handles)
             ]
-            place = self.editor.constant(f"{node.name}/axis", axis, tf.int32)
-            self.editor.add(
-                "ConcatV2", node.name, [*reads, place], N=len(reads), T=dtype, Tidx=tf.int32
-            )
+            place = self.editor.constant(f"{node.name}/axis", plan.axis or 0, tf.int32)
+            dtype = tf.as_dtype(variable.dtype)
+            self.editor.add("ConcatV2", node.name, [*reads, place], N=len(reads), T=dtype, Tidx=tf.int32)
             return
-        shape = static_shapes(self.step).get(node.input[1])
-        ids = Ids(node.input[1], tf.as_dtype(node.attr["Tindices"].type), shape)
+        ids = node.input[1]
+        spec = tf.TensorSpec(static_shapes(self.step).get(ids), tf.as_dtype(node.attr["Tindices"].type))
         look_up(
-            self.editor, ids, plan, variable.shape, node.name, dtype,
+            self.editor, ids, spec, plan, node.name,
             lambda index, wanted: self.editor.copy_captured(
                 node, _part(node.name, index), [handles[index], wanted, *controls]
             ).name,

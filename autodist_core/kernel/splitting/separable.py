@@ -181,7 +181,8 @@ class _Search:
         if not touched and not in_rows and static_shapes(self.step).get(node.name) != self.shape:
             return f"{why} makes another shape of it"
         for source in others:
-            if self.cut(source) is None or (in_rows and static_shapes(self.step).get(source) != ()):
+            cut = cut_axis(self.step, source, self.shape, self.axis)
+            if cut is None or (in_rows and static_shapes(self.step).get(source) != ()):
                 return f"{why} reads {source}"
         return self._keep(node.name, in_rows)
 
@@ -190,10 +191,6 @@ class _Search:
         if in_rows:
             self.rows.add(name)
         return ""
-
-    def cut(self, source: str) -> int | None:
-        """Return the axis along which a tensor is cut for the shards; -1 for no cut, None if that is not known."""
-        return cut_axis(self.step, source, self.shape, self.axis)
 
 
 def reduced_axes(step: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> frozenset[int]:
@@ -207,11 +204,9 @@ def reduced_axes(step: StepIndex, node: node_def_pb2.NodeDef, rank: int) -> froz
     if node.op == "L2Loss":
         return frozenset(range(rank))
     axes = step.nodes[naming.node_of(node.input[1])]
-    if axes.op != "Const":
+    if axes.op != "Const" or not rank:
         return frozenset()
-    return frozenset(int(axis) % rank for axis in np.ravel(tf.make_ndarray(axes.attr["value"].tensor))) if rank else (
-        frozenset()
-    )
+    return frozenset(int(axis) % rank for axis in np.ravel(tf.make_ndarray(axes.attr["value"].tensor)))
 
 
 def cut_axis(step: StepIndex, source: str, shape: tuple[int, ...], axis: int) -> int | None:

@@ -20,7 +20,7 @@ With two shards on one server, whose row of id `n` has the value `10 * n`:
 >>> def gather(index, rows):
 ...     types = {"Tparams": tf.float32, "Tindices": tf.int32, "Taxis": tf.int32, "batch_dims": 0}
 ...     return graph.add("GatherV2", f"found/{index}", [f"part_{index}", rows, "axis"], **types)
->>> look_up(graph, Ids("ids", tf.int32, (3,)), plan, table.shape, "rows", tf.float32, gather)
+>>> look_up(graph, "ids", tf.TensorSpec((3,), tf.int32), plan, "rows", gather)
 >>> with tf.compat.v1.Session(graph=tf.Graph()) as session:
 ...     tf.graph_util.import_graph_def(graph.graph_def(), name="")
 ...     print(session.run("rows:0").tolist())
@@ -30,7 +30,6 @@ With two shards on one server, whose row of id `n` has the value `10 * n`:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -59,31 +58,24 @@ def lookups_refused(step: StepIndex, looked_up: Collection[str]) -> Iterator[Cap
             )
 
 
-@dataclass(frozen=True)
-class Ids:
-    """The tensor of row numbers that are looked up."""
-
-    name: str
-    dtype: tf.DType
-    shape: tuple[int, ...] | None
-
-
 def look_up(
-    graph: Editor, ids: Ids, plan: VariablePlan, shape: tuple[int, ...], name: str, dtype: tf.DType,
-    gather: Callable[[int, str], str],
+    graph: Editor, ids: str, ids_spec: tf.TensorSpec, plan: VariablePlan, name: str, gather: Callable[[int, str], str]
 ) -> None:
-    """Add a lookup under this name; `gather` adds a lookup in one shard, from its index and a tensor of row numbers."""
-    count, axis = len(plan.shards), plan.axis or 0
+    """Add a lookup of the row numbers `ids` under this name.
+
+    `gather` adds a lookup in one shard, from its index and a tensor of row numbers.
+    """
+    count, axis, shape = len(plan.shards), plan.axis or 0, plan.variable.shape
+    dtype = tf.as_dtype(plan.variable.dtype)
     rows_spec = tf.TensorSpec(None, dtype)
     if axis:
-        rows = [gather(index, ids.name) for index in range(count)]
+        rows = [gather(index, ids) for index in range(count)]
         joined = graph.trace(f"{name}/joined", _side_by_side(axis - len(shape)), dict.fromkeys(rows, rows_spec))[0]
     else:
-        ids_spec = tf.TensorSpec(ids.shape, ids.dtype)
-        found = graph.trace(f"{name}/asked", _asked_of(plan.shards), {ids.name: ids_spec})
+        found = graph.trace(f"{name}/asked", _asked_of(plan.shards), {ids: ids_spec})
         asked, places = found[:count], found[count:]
         rows = [gather(index, wanted) for index, wanted in enumerate(asked)]
-        specs = dict.fromkeys(places, tf.TensorSpec(None, tf.int32)) | {ids.name: ids_spec}
+        specs = dict.fromkeys(places, tf.TensorSpec(None, tf.int32)) | {ids: ids_spec}
         joined = graph.trace(f"{name}/joined", _in_order(count, shape), specs | dict.fromkeys(rows, rows_spec))[0]
     graph.add("Identity", name, [joined], T=dtype)
 

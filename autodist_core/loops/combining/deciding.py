@@ -17,10 +17,11 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
-from autodist_core.capture.batch_axis import Kind, follow, joined, sentences, to_be_joined
+from autodist_core.capture.batch_axis import Kind, State, follow, joined, sentences, to_be_joined
 from autodist_core.capture.gradients import (
     Differentiation,
     Recording,
+    Term,
     factors,
     means_of_examples,
     of_gradients_by,
@@ -84,55 +85,63 @@ def decided_for_whole_batch(
     known = of_gradients_by(recording.by_examples)
     again = find_recomputed(traced)
     traced = with_totals(with_longest(traced), recording, losses, known, again)
-    variables = {id(source.handle): source.variable for source in traced.sources}
-    added = additions(traced.graph, variables, traced.updates)
-    outputs = {id(output) for output in traced.outputs}
-    inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
-    whole = {id(each) for each in traced.whole}
-    batch = {each.op.name for each in (traced.examples, *traced.inputs) if id(each) not in whole}
-    terms = [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
     found = follow(traced, known, again.alone, [seed for _, seed in losses])
     state_of = found.state_of
-    of_outputs, of_added = list(map(state_of, traced.outputs)), [state_of(each.added) for each in added]
-    by_name = {source.variable.name: source.variable for source in traced.sources}
+
+    added = [(each, state_of(each.added)) for each in additions(traced)]
     require_no_rows((write, state_of(write[0].inputs[-1])) for write in updates.own_writes)
-    require_combined(updates.own_writes, by_name, added, of_added)
+    require_combined(updates.own_writes, added)
     of_losses = [(seed, seeded(state_of(target), state_of(seed))) for target, seed in losses]
-    by_examples = means_of_examples(recording.of_examples, state_of)
     # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
     over_replicas = bool(traced.sums or traced.gathers)
-    summed, by_seeds = weighed(of_losses, by_examples, always=over_replicas)
-    by_share = {**counted(added, of_added), **by_seeds}
+    summed, of_seeds = weighed(of_losses, means_of_examples(recording.of_examples, state_of), always=over_replicas)
+    by_share = counted(added) | of_seeds
+
     made_for_all = updates.made_of_gradients | again.operations.keys()
-    sums, of_parts = sums_of_two_kinds(traced.outputs, terms, state_of, made_for_all)
-    combined = {addition.write.name for addition in added if addition.operation.name in by_share}
-    found = replace(found, uncombined_writes=tuple(
-        each for each in found.uncombined_writes if each.operation.name not in combined
-    ))
-    hows = joins(traced.outputs, of_outputs, made_for_all, sums)
-    results = enumerate(zip(traced.outputs, of_outputs, hows, strict=True))
-    averaged = [(index, output, state) for index, (output, state, how) in results if how == "mean"]
-    markers = (part.op for each in traced.gradients for part in (each.values, each.indices) if part is not None)
-    needed = reached_from(markers, sources)
-    itself = {
-        id(marker) for marker in reduced
-        if state_of(marker.op.inputs[0]).kind == Kind.ALIKE and marker.op.name not in needed
-    }
+    sums, of_parts = sums_of_two_kinds(traced.outputs, _terms(traced), state_of, made_for_all)
+    hows = joins(traced.outputs, state_of, made_for_all, sums)
+    inside = (*_joined_inside(traced, state_of), *given_to_all(again.given, state_of))
+    averaged = [
+        (index, output, state_of(output))
+        for index, (output, how) in enumerate(zip(traced.outputs, hows, strict=True)) if how == "mean"
+    ]
+    combined = {addition.write.name for addition, _ in added if addition.operation.name in by_share}
+    uncombined = tuple(each for each in found.uncombined_writes if each.operation.name not in combined)
     traced = replace(
-        traced, sums=[marker for marker in traced.sums if id(marker) not in itself], added_up=summed,
+        traced, sums=_without_alike(traced, reduced, state_of), added_up=summed,
         counted={**traced.counted, **by_share, **of_parts},
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
     return Decided(
-        combined_as_written(traced),
-        (
-            *joined(inner, list(map(state_of, inner))), *given_to_all(again.given, list(map(state_of, again.given))),
-            *_joined(traced.outputs, hows),
-        ),
-        said_of(found, (state for _, state in of_losses)),
+        combined_as_written(traced), (*inside, *_joined(traced.outputs, hows)),
+        said_of(replace(found, uncombined_writes=uncombined), (state for _, state in of_losses)),
         tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
         reported=said_of_results(averaged),
     )
+
+
+def _terms(traced: Traced) -> list[list[Term]]:
+    """The terms of each output."""
+    whole = {id(each) for each in traced.whole}
+    batch = {each.op.name for each in (traced.examples, *traced.inputs) if id(each) not in whole}
+    return [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
+
+
+def _joined_inside(traced: Traced, state_of: Callable[[Any], State]) -> Iterable[Joined]:
+    """How integers and truth values become the whole batch's that are no outputs."""
+    outputs = {id(output) for output in traced.outputs}
+    inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
+    return joined(inner, list(map(state_of, inner)))
+
+
+def _without_alike(traced: Traced, reduced: Sequence[Any], state_of: Callable[[Any], State]) -> list[Any]:
+    """The sums over the replicas, without those of what is the same on all: such a value is its own sum."""
+    needed = reached_from(traced.markers, sources)
+    itself = {
+        id(marker) for marker in reduced
+        if state_of(marker.op.inputs[0]).kind == Kind.ALIKE and marker.op.name not in needed
+    }
+    return [marker for marker in traced.sums if id(marker) not in itself]
 
 
 def decided_for_each_replica(
@@ -153,12 +162,10 @@ def decided_for_each_replica(
     >>> [each.how for each in decided.joined], len(decided.traced.added_up)
     (['each'], 1)
     """
-    variables = {id(source.handle): source.variable for source in traced.sources}
-    added = additions(traced.graph, variables, traced.updates)
     losses = _losses({id(each): each for each in (*updates.differentiations, *returned)}.values())
     found = follow(traced, {})
-    by_name = {variable.name: variable for variable in variables.values()}
-    of_added = ((each, found.state_of(each.added)) for each in added)
+    by_name = {source.variable.name: source.variable for source in traced.sources}
+    of_added = ((each, found.state_of(each.added)) for each in additions(traced))
     require_averaged(updates.own_writes, by_name, of_added, found.uncombined_writes)
 
     def is_alike(*tensors: Any) -> bool:

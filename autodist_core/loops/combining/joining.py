@@ -20,7 +20,7 @@ Anything else is refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis import REDUCED, Kind, State
@@ -36,7 +36,7 @@ _REMEDY = (
 
 
 def joins(
-    outputs: Sequence[Any], states: Sequence[State], made_for_all: Collection[str], counted: Collection[int]
+    outputs: Sequence[Any], state_of: Callable[[Any], State], made_for_all: Collection[str], counted: Collection[int]
 ) -> tuple[str, ...]:
     """The word for each output; a CaptureError for an output that no word fits.
 
@@ -46,28 +46,34 @@ def joins(
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     outputs = [tf.identity(1.0) for _ in range(3)]
-    >>> joins(outputs, [State(Kind.SUM, degree=1), State(Kind.SUM), State(Kind.LARGEST)], (), ())
-    ('sum', 'mean', 'max')
+    >>> joins(outputs, lambda output: State(Kind.LARGEST), (), [1])
+    ('max', 'sum', 'max')
     """
-    return tuple(
-        "same" if output.op.name in made_for_all
-        else "sum" if index in counted and state.kind != Kind.ROWS
-        else _join(index, output, state._replace(degree=0) if index in counted else state)
-        for index, (output, state) in enumerate(zip(outputs, states, strict=True))
-    )
+    found = []
+    for index, output in enumerate(outputs):
+        state = state_of(output)
+        if output.op.name in made_for_all:
+            found.append("same")
+        elif index in counted and state.kind != Kind.ROWS:
+            found.append("sum")
+        else:
+            found.append(_join(index, output, state._replace(degree=0) if index in counted else state))
+    return tuple(found)
 
 
-def given_to_all(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joined, ...]:
+def given_to_all(tensors: Sequence[Any], state_of: Callable[[Any], State]) -> tuple[Joined, ...]:
     """How the replicas' values become one that an operation takes for the whole batch.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default():
     ...     total = tf.identity(1.0, name="total")
-    >>> given_to_all([total], [State(Kind.SUM, degree=1)])
+    >>> given_to_all([total], lambda tensor: State(Kind.SUM, degree=1))
     (Joined(tensor='total', how='sum', axis=0),)
     """
-    words = [(tensor, word(tensor, state), state) for tensor, state in zip(tensors, states, strict=True)]
-    for tensor, found, state in words:
+    joined = []
+    for tensor in tensors:
+        state = state_of(tensor)
+        found = word(tensor, state)
         if found is None or (found == "mean" and state.kind in REDUCED and state.kind != Kind.SUM):
             raise CaptureError(
                 f"a result of the function is computed from {_described(tensor.op, tensor, state)}, and from the whole "
@@ -75,7 +81,8 @@ def given_to_all(tensors: Sequence[Any], states: Sequence[State]) -> tuple[Joine
                 "how the replicas' values of the first become one. Return both, and compute the result after the call; "
                 "or read the variable before the function writes it."
             )
-    return tuple(Joined(name_of(tensor), found) for tensor, found, _ in words if found is not None)
+        joined.append(Joined(name_of(tensor), found))
+    return tuple(joined)
 
 
 def word(tensor: Any, state: State) -> str | None:

@@ -10,7 +10,7 @@ In: what a function writes of the batch outside its updates, such as counters. O
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -47,16 +47,13 @@ def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
             )
 
 
-def require_combined(
-    writes: Iterable[tuple[Any, str]], variables: Mapping[str, Variable], added: Sequence[Addition],
-    states: Sequence[State],
-) -> None:
+def require_combined(writes: Iterable[tuple[Any, str]], added: Iterable[tuple[Addition, State]]) -> None:
     """Raise a CaptureError for the first such write. `writes` has the operations that write, with their variables.
 
     >>> from autodist_core.loops.example import traced_loop
     >>> rows = tf.Variable(tf.zeros((4, 3)), name="rows")
     >>> traced, updates, _ = traced_loop(lambda x: rows.scatter_add(tf.IndexedSlices(x[:1], [0])), rows)
-    >>> require_combined(updates.own_writes, {"rows": traced.sources[0].variable}, [], [])
+    >>> require_combined(updates.own_writes, [])
     Traceback (most recent call last):
     autodist_core.errors.CaptureError: variable 'rows' is written in place by 'ResourceScatterAdd' ...
     """
@@ -67,10 +64,10 @@ def require_combined(
                 "which each replica has a part. Add a whole tensor to it instead, such as "
                 "assign_add(tf.math.unsorted_segment_sum(values, rows, size))."
             )
-    for addition, state in zip(added, states, strict=True):
+    for addition, state in added:
         variable = addition.variable
         counts = state.kind == Kind.SUM and state.degree > 0 and not addition.added.dtype.is_floating
-        if counts and variable.aggregation != "sum" and variable.name in variables:
+        if counts and variable.aggregation != "sum":
             raise CaptureError(
                 f"variable {variable.name!r} counts what is in the batch, and it is not known that the replicas' "
                 f"counts are added up. {_DECLARE}."

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from autodist_core.capture import Traced, reached_from, sources
-from autodist_core.step.index import Touch, accesses
+from autodist_core.capture import Traced, reached_from, sources, touches_of
+from autodist_core.step.index import Touch
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,7 @@ class _Search:
         self._traced = traced
         self._operations = traced.graph.get_operations()
         self._kinds = {source.variable.name: source.variable.kind for source in traced.sources}
-        self._markers = {
-            part.op.name: part.op for each in traced.gradients for part in (each.values, each.indices)
-            if part is not None
-        }
+        self._markers = {marker.name: marker for marker in traced.markers}
 
     def run(self) -> Recomputed:
         found: dict[str, Any] = {}
@@ -93,11 +90,7 @@ class _Search:
 
     @cached_property
     def _touches(self) -> dict[str, tuple[Touch, ...]]:
-        handles = self._traced.handles
-        return {
-            operation.name: accesses(operation.node_def, handles.get) for operation in self._operations
-            if any(tensor.op.name in handles for tensor in operation.inputs)
-        }
+        return touches_of(self._operations, self._traced.handles)
 
     @cached_property
     def _last_write(self) -> dict[str, int]:

@@ -14,12 +14,12 @@ So a metric that adds the mean loss of a batch and counts batches has one device
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture.batch_axis import Kind, State
-from autodist_core.capture.traced import Counted
+from autodist_core.capture.traced import Counted, Traced
 from autodist_core.step.graph_item import Variable
 
 _BEHIND = {"Identity", "Cast"}
@@ -33,7 +33,7 @@ class Addition:
     >>> from autodist_core.loops.example import traced_loop
     >>> total = tf.Variable(0.0, name="total")
     >>> traced = traced_loop(lambda x: total.assign_add(tf.reduce_sum(x, name="sum")), total)[0]
-    >>> (found,) = additions(traced.graph, {id(total.handle): traced.sources[0].variable}, {})
+    >>> (found,) = additions(traced)
     >>> found.variable.name, found.operation.type, found.added.op.name
     ('total', 'AssignAddVariableOp', 'sum')
     """
@@ -52,19 +52,21 @@ class Addition:
         return self.operation.inputs[self.position]
 
 
-def additions(graph: Any, variables: Mapping[int, Variable], updates: Mapping[str, int]) -> list[Addition]:
-    """The additions outside the updates; `variables` has each variable by the `id` of its handle.
+def additions(traced: Traced) -> list[Addition]:
+    """The additions outside the updates.
 
     >>> import tensorflow as tf
     >>> from autodist_core.loops.example import traced_loop
     >>> total = tf.Variable(0.0, name="total")
     >>> traced = traced_loop(lambda x: total.assign(total + tf.reduce_sum(x)), total)[0]
-    >>> [each.operation.type for each in additions(traced.graph, {id(total.handle): traced.sources[0].variable}, {})]
+    >>> [each.operation.type for each in additions(traced)]
     ['AddV2']
     """
-    handles = {id(placeholder): variables[id(value)] for value, placeholder in graph.captures if id(value) in variables}
+    variables = {id(source.handle): source.variable for source in traced.sources}
+    captured = traced.graph.captures
+    handles = {id(placeholder): variables[id(value)] for value, placeholder in captured if id(value) in variables}
     return [
-        addition for operation in graph.get_operations() if operation.name not in updates
+        addition for operation in traced.graph.get_operations() if operation.name not in traced.updates
         for addition in _addition(operation, handles)
     ]
 
@@ -91,21 +93,17 @@ def _behind(operation: Any) -> Any:
     return operation
 
 
-def counted(found: Sequence[Addition], states: Sequence[State]) -> dict[str, Counted]:
-    """How each addition counts that does not count as it is, by the operation's name.
+def counted(found: Iterable[tuple[Addition, State]]) -> dict[str, Counted]:
+    """How each addition counts that does not count as it is, by the operation's name, from the state of what is added.
 
     >>> import tensorflow as tf
     >>> from autodist_core.loops.example import traced_loop
     >>> batches = tf.Variable(0.0, name="batches", aggregation=tf.VariableAggregation.SUM)
-    >>> traced = traced_loop(lambda x: batches.assign_add(1.0), batches)[0]
-    >>> found = additions(traced.graph, {id(batches.handle): traced.sources[0].variable}, {})
-    >>> [each.power for each in counted(found, [State(Kind.ALIKE)]).values()]
+    >>> (found,) = additions(traced_loop(lambda x: batches.assign_add(1.0), batches)[0])
+    >>> [each.power for each in counted([(found, State(Kind.ALIKE))]).values()]
     [1]
     """
-    powers = {
-        addition.operation.name: (addition, _power(addition, state))
-        for addition, state in zip(found, states, strict=True)
-    }
+    powers = {addition.operation.name: (addition, _power(addition, state)) for addition, state in found}
     return {
         name: Counted(addition.position, addition.added.dtype.base_dtype, power)
         for name, (addition, power) in powers.items() if power

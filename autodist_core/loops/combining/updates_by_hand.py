@@ -37,7 +37,7 @@ def averaged_by_hand(traced: Traced, found: Sequence[Differentiation]) -> Iterat
     >>> [note.partition(",")[0] for note in averaged_by_hand(traced, recording.found)]
     ["not exact: variable 'kernel' has the aggregation MEAN"]
     """
-    markers = {marker.op.name for call in found for gradient in call.gradients for marker in gradient.markers}
+    markers = {marker.op.name for call in found for marker in call.markers}
     said: set[str] = set()
     for operation, variable in _assigned(traced, "mean"):
         if operation.name not in traced.updates or variable.name in said:

@@ -7,13 +7,13 @@ and so is what a `tf.function` around `run()` hands over.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import (
     KEPT_VARIABLE,
@@ -29,7 +29,6 @@ from autodist_core.step.graph_item import format_bytes
 _MARK = "_autodist_slice"
 """The attribute of a tensor that says which rows of which batch it is."""
 
-_log = logging.getLogger("autodist")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +45,9 @@ def say_fed_to_function(spec: ResourceSpec, iterates: bool) -> None:
     if not _several(spec):
         return
     if iterates:
-        _log.info("a distributed dataset: fed each step: the loop over it is in a tf.function")
+        log.info("a distributed dataset: fed each step: the loop over it is in a tf.function")
     else:
-        _log.info("a distributed dataset: a tf.function takes batches of its iterator, and these are fed")
+        log.info("a distributed dataset: a tf.function takes batches of its iterator, and these are fed")
 
 
 def _several(spec: ResourceSpec) -> bool:
@@ -67,18 +66,18 @@ def pipeline_of(dataset: Any, spec: ResourceSpec) -> tuple[DataPipeline | None, 
     try:
         pipeline, same = travelling(dataset, _fed)
     except ValueError as error:
-        _log.info("a distributed dataset: fed each step: %s", error)
+        log.info("a distributed dataset: fed each step: %s", error)
         return None, dataset
     size, most = len(pipeline.graph), min(SMALL_GRAPH, kept_limit())
     if size > most:
-        _log.info(
+        log.info(
             "a distributed dataset: fed each step: it has %s, and such ones travel up to %s (%s)", format_bytes(size),
             format_bytes(most), KEPT_VARIABLE,
         )
         return None, dataset
     # This process goes through it in any case: a loop may look at the elements.
     pipeline.foreseen = False
-    _log.info(
+    log.info(
         "a distributed dataset: each machine runs its tf.data pipeline (%s, sent once) and takes its rows; this "
         "program runs it too", format_bytes(size),
     )
@@ -86,7 +85,7 @@ def pipeline_of(dataset: Any, spec: ResourceSpec) -> tuple[DataPipeline | None, 
 
 
 def _fed(reason: str) -> None:
-    _log.warning("a distributed dataset: fed each step: %s", reason)
+    log.warning("a distributed dataset: fed each step: %s", reason)
 
 
 def mark(element: Any, drawn: DrawnBatch) -> None:

@@ -16,12 +16,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture import inputs_first
+import tensorflow as tf
+
+from autodist_core.capture import inputs_first, touches_of
+from autodist_core.capture.gradients import Differentiation
 from autodist_core.capture.tape import draws
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
-from autodist_core.loops.variables import Accumulated
-from autodist_core.step.index import accesses
+from autodist_core.loops.gradients.summed_again import summed_again
+from autodist_core.loops.gradients.updates import Updates
+from autodist_core.loops.variables import Accumulated, Variables
+from autodist_core.training import Entry
 
 _OWN, _SUMMED, _BATCH = "own", "summed", "batch"
 """What a value is made of: the replica's own gradients, sums over the replicas, other values of the batch."""
@@ -105,10 +110,7 @@ class _Search:
         batch: Collection[str], known: Accumulated, combined: Collection[str],
     ) -> None:
         self._operations = inputs_first(graph)
-        self._touches = {
-            operation.name: accesses(operation.node_def, variables.get) for operation in self._operations
-            if any(tensor.op.name in variables for tensor in operation.inputs)
-        }
+        self._touches = touches_of(self._operations, variables)
         self._gradients, self._batch, self._trained, self._combined = gradients, batch, known.trained, combined
         self._markers = {marker.op.name for marker in markers}
         self._written = {_OWN: set(known.own), _SUMMED: set(known.summed), _BATCH: set[str]()}
@@ -171,3 +173,50 @@ class _Search:
 def _is_outside(operation: Any, touched: Collection[Any]) -> bool:
     """Whether an operation may give something else on every replica, such as a function of Python."""
     return bool(operation.op_def is not None and operation.op_def.is_stateful and not touched)
+
+
+def counted_sums(
+    graph: Any, markers: Sequence[Any], slices: Sequence[tuple[Any, Any]], found: Sequence[Differentiation],
+    entries: Sequence[Entry], new: Collection[str], batch: Sequence[Any], updates: Updates, variables: Variables,
+    replicas: int,
+) -> tuple[dict[str, Counted], list[Entry]]:
+    """How the markers count that are not added up over the replicas, by name; and the entries of the variables.
+
+    A variable with the aggregation SUM to which the function adds gradients has one value for all replicas. That is
+    said in its entry, if the variable is `new`: no function was captured with another one.
+
+    >>> total = tf.Variable(1.0, name="total")
+    >>> graph = tf.function(lambda: tf.identity(total, name="sum")).get_concrete_function().graph
+    >>> marker, updates = graph.get_operation_by_name("sum").outputs[0], Updates((), {}, (), frozenset())
+    >>> known = Variables()
+    >>> counted, _ = counted_sums(
+    ...     graph, [marker], (), (), [known.entry(total)], ["total"], (), updates, known, 2
+    ... )
+    >>> counted["sum"].times
+    2
+    """
+    known, names = variables.accumulated, {id(entry.handle): entry.spec.name for entry in entries}
+    outside = {id(placeholder): value for value, placeholder in graph.captures}
+    handles = {placeholder.op.name: names[id(value)] for value, placeholder in graph.captures if id(value) in names}
+    given = [each.handle for call in found for each in call.gradients]
+    known.train(names[id(outside.get(id(handle), handle))] for handle in given)
+    sums = find_sums(
+        graph, handles, {marker.op.name for call in found for marker in call.markers}, markers,
+        {tensor.op.name for tensor in batch}, updates.operations, known, replicas,
+        {entry.spec.name for entry in entries if _is_combined_when_written(entry.tf_variable)},
+    )
+    known.learn(sums.own, sums.summed, sums.multiplied)
+    holding = {
+        entry.spec.name for entry in entries if entry.spec.aggregation == "sum" and entry.spec.name in new
+    } & sums.only_added
+    again = summed_again(markers, slices, updates.operations, found, replicas)
+    once = {name: how for name, how in sums.counted.items() if name in again or name not in updates.operations}
+    return {**again, **once}, [
+        variables.holding_gradients(entry) if entry.spec.name in holding else entry for entry in entries
+    ]
+
+
+def _is_combined_when_written(variable: Any) -> bool:
+    """Whether tf.distribute adds up what the replicas write to a variable at once, and not when it is read."""
+    added_up = variable.aggregation == tf.VariableAggregation.SUM
+    return added_up and variable.synchronization != tf.VariableSynchronization.ON_READ

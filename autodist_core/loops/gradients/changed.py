@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import reached_from, sources
+from autodist_core.capture import copied, reached_from, sources
 from autodist_core.capture.batch_axis import sentences
 from autodist_core.capture.gradients import Differentiation
 from autodist_core.capture.tape import draws
@@ -87,7 +87,7 @@ class Changed:
     def __init__(
         self, found: Sequence[Differentiation], batch: Collection[str], sums: Collection[str] = ()
     ) -> None:
-        self._markers = {marker.op.name for call in found for each in call.gradients for marker in each.markers}
+        self._markers = {marker.op.name for call in found for marker in call.markers}
         self._markers.update(sums)
         self._batch = batch
         """The placeholders of each replica's own values, by name."""
@@ -200,11 +200,7 @@ class Changed:
             else tf.broadcast_to(parts[position], tf.shape(each))
             for position, each in enumerate(operation.inputs)
         ]
-        copy = tensor.graph.create_op(
-            operation.type, inputs, [each.dtype for each in operation.outputs], name=f"{operation.name}/added",
-            attrs=dict(operation.node_def.attr), op_def=operation.op_def,
-        )
-        return copy.outputs[tensor.value_index]
+        return copied(operation, inputs, "added").outputs[tensor.value_index]
 
 
 def _takes_all_rows(reduction: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import reached_from
+from autodist_core.capture import copied, reached_from, sources
 from autodist_core.capture.gradients import Differentiation
 from autodist_core.capture.tape import draws
 
@@ -36,8 +36,8 @@ def own_results(
     >>> results == graph.outputs, new
     (True, frozenset())
     """
-    before = {**_before_markers(found), **completed}
-    needed = reached_from((result.op for result in results), _sources)
+    before = {marker.op.name: marker.op.inputs[0] for call in found for marker in call.markers} | dict(completed)
+    needed = reached_from((result.op for result in results), sources)
     made: dict[str, Any] = {}
 
     def own(tensor: Any) -> Any:
@@ -52,10 +52,7 @@ def own_results(
                 continue
             inputs = [own(tensor) for tensor in operation.inputs]
             if any(one is not other for one, other in zip(inputs, operation.inputs, strict=True)):
-                made[operation.name] = graph.create_op(
-                    operation.type, inputs, [tensor.dtype for tensor in operation.outputs],
-                    name=f"{operation.name}/own", attrs=dict(operation.node_def.attr), op_def=operation.op_def,
-                )
+                made[operation.name] = copied(operation, inputs, "own")
     for markers in reduced:
         markers += [own(marker) for marker in markers if marker.op.name in made]
     return [own(result) for result in results], frozenset(operation.name for operation in made.values())
@@ -68,28 +65,14 @@ def returned(found: Sequence[Differentiation], results: Sequence[Any]) -> list[D
     >>> returned((), graph.outputs)
     []
     """
-    needed = reached_from((result.op for result in results), _sources)
-    inner = reached_from(
-        (marker.op.inputs[0].op for call in found for each in call.gradients for marker in each.markers), _sources
-    )
+    needed = reached_from((result.op for result in results), sources)
+    inner = reached_from((marker.op.inputs[0].op for call in found for marker in call.markers), sources)
     return [
         call for call in found
-        if any(
-            marker.op.inputs[0].op.name in needed and marker.op.name not in inner
-            for each in call.gradients for marker in each.markers
-        )
+        if any(marker.op.inputs[0].op.name in needed and marker.op.name not in inner for marker in call.markers)
     ]
-
-
-def _before_markers(found: Sequence[Differentiation]) -> dict[str, Any]:
-    markers = (marker for call in found for each in call.gradients for marker in each.markers)
-    return {marker.op.name: marker.op.inputs[0] for marker in markers}
 
 
 def _computes(operation: Any) -> bool:
     """Whether an operation gives the same for the same inputs, and does nothing besides."""
     return not any(tensor.dtype in (tf.resource, tf.variant) for tensor in operation.inputs) and not draws(operation)
-
-
-def _sources(operation: Any) -> list[Any]:
-    return [tensor.op for tensor in operation.inputs]

@@ -72,7 +72,7 @@ class Origins:
 
     def __init__(self, markers: Sequence[Any], found: Sequence[Differentiation]) -> None:
         self._sums = {marker.op.name for marker in markers}
-        self._gradients = {marker.op.name for call in found for each in call.gradients for marker in each.markers}
+        self._gradients = {marker.op.name for call in found for marker in call.markers}
         # A sum of constants is a constant.
         while constants := {
             marker.op.name for marker in markers

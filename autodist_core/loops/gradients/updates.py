@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture import Marked, reached_from, sources
-from autodist_core.capture.gradients import Differentiation, Recorded, handle_of
+from autodist_core.capture import Marked, reached_from, sources, touches_of
+from autodist_core.capture.gradients import Differentiation, Recorded
 from autodist_core.capture.tape import draws
-from autodist_core.step.index import accesses
+from autodist_core.step.index import Touch
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,9 @@ class _Search:
             placeholder.op.name: name for value, placeholder in graph.captures
             if _is_handle(value) and (name := name_of(value))
         }
-        self._touches = {
-            operation.name: accesses(operation.node_def, handles.get) for operation in self._operations
-            if any(tensor.op.name in handles for tensor in operation.inputs)
-        }
+        self._touches = touches_of(self._operations, handles)
         self._found, self._name_of, self._seeds = found, name_of, seeds
-        self._marks = {
-            marker.op.name: call
-            for call, each in enumerate(found) for gradient in each.gradients for marker in gradient.markers
-        }
+        self._marks = {marker.op.name: call for call, each in enumerate(found) for marker in each.markers}
         self._results = {tensor.op.name for tensor in results}
         self._inputs = {tensor.op.name for tensor in inputs}
         ends = {*self._results, *self._marks, *self._touches}
@@ -121,6 +115,12 @@ class _Search:
         self._of_batch: set[str] = set()
         """The operations with values of the batch, other than through gradients."""
         self._random: set[str] = set()
+        self._variables_of_batch: set[str] = set()
+        """The variables to which values of the batch were written."""
+        self._written: dict[str, int] = {}
+        """The last call whose update has written a variable."""
+        self._read_again: dict[str, int] = {}
+        """The last call whose gradients need a value that an update has written to a variable."""
 
     def run(self) -> Updates:
         self._propagate()
@@ -151,7 +151,7 @@ class _Search:
         )
 
     def _marked(self, gradient: Recorded, occurrence: int) -> Marked:
-        return Marked(self._name_of(handle_of(gradient)), occurrence, gradient.values, gradient.indices)
+        return Marked(self._name_of(gradient.handle), occurrence, gradient.values, gradient.indices)
 
     def _needed_by_gradients(self) -> dict[str, int]:
         """The operations from which gradients are computed, with the last call that needs each.
@@ -160,45 +160,48 @@ class _Search:
         """
         before: dict[str, int] = {}
         for call, each in enumerate(self._found):
-            markers = [marker.op for gradient in each.gradients for marker in gradient.markers]
-            needed = reached_from((source for operation in markers for source in sources(operation)), sources)
+            needed = reached_from((source for marker in each.markers for source in sources(marker.op)), sources)
             before |= dict.fromkeys(needed, call)
         return before
 
     def _propagate(self) -> None:
-        written: dict[str, int] = {}
-        read_again: dict[str, int] = {}
-        of_batch: set[str] = set()
+        """Follow values of the batch, random numbers and gradients through the operations, as they were made."""
         for operation in self._operations:
-            name = operation.name
+            name, behind = operation.name, {tensor.op.name for tensor in operation.inputs}
             if name in self._inputs:
                 self._of_batch.add(name)
-                continue
-            behind = [tensor.op.name for tensor in operation.inputs]
-            touched = self._touches.get(name, ())
-            if name in self._marks and name not in self._before:
+            elif name in self._marks and name not in self._before:
                 self._direct[name] = frozenset({self._marks[name]})
-                continue
-            drawn = draws(operation)
-            if (drawn and name in self._before) or any(source in self._of_batch for source in behind) or any(
-                touch.variable in of_batch and not touch.writes for touch in touched
-            ):
-                self._of_batch.add(name)
-            if any(source in self._random for source in behind) or drawn:
-                self._random.add(name)
-            if name not in self._before:
-                self._follow(name, behind, [written[t.variable] for t in touched if t.variable in written])
-            for touch in touched:
-                if touch.writes and name in self._of_batch:
-                    of_batch.add(touch.variable)
-                elif not touch.writes and touch.variable in written and name in self._before:
-                    read_again[touch.variable] = self._before[name]
-                elif touch.writes and (name in self._direct or name in self._late):
-                    if touch.variable in read_again:
-                        self._after[name] = read_again[touch.variable]
-                    written[touch.variable] = self._call_of(name)
+            else:
+                touched = self._touches.get(name, ())
+                self._follow_batch(operation, behind, {touch.variable for touch in touched if not touch.writes})
+                if name not in self._before:
+                    written = [self._written[t.variable] for t in touched if t.variable in self._written]
+                    self._follow(name, behind, written)
+                for touch in touched:
+                    self._note(name, touch)
 
-    def _follow(self, name: str, behind: Sequence[str], through_variables: Sequence[int]) -> None:
+    def _follow_batch(self, operation: Any, behind: set[str], read: set[str]) -> None:
+        """Note whether an operation has values of the batch, or random numbers."""
+        name, drawn = operation.name, draws(operation)
+        through_variables = not self._variables_of_batch.isdisjoint(read)
+        if through_variables or (drawn and name in self._before) or not self._of_batch.isdisjoint(behind):
+            self._of_batch.add(name)
+        if drawn or not self._random.isdisjoint(behind):
+            self._random.add(name)
+
+    def _note(self, name: str, touch: Touch) -> None:
+        """Note what an access makes of a variable."""
+        if touch.writes and name in self._of_batch:
+            self._variables_of_batch.add(touch.variable)
+        elif not touch.writes and touch.variable in self._written and name in self._before:
+            self._read_again[touch.variable] = self._before[name]
+        elif touch.writes and (name in self._direct or name in self._late):
+            if touch.variable in self._read_again:
+                self._after[name] = self._read_again[touch.variable]
+            self._written[touch.variable] = self._call_of(name)
+
+    def _follow(self, name: str, behind: Iterable[str], through_variables: Sequence[int]) -> None:
         direct = frozenset[int]().union(*(self._direct.get(source, frozenset()) for source in behind))
         late = [*through_variables, *(self._late[source] for source in behind if source in self._late)]
         if direct:
@@ -224,7 +227,7 @@ class _Search:
             return call
 
         variables = {
-            call: {self._name_of(handle_of(gradient)) for gradient in each.gradients}
+            call: {self._name_of(gradient.handle) for gradient in each.gradients}
             for call, each in enumerate(self._found)
         }
         for name, calls in self._direct.items():
@@ -251,7 +254,7 @@ class _Search:
 
     def _writes_of(self, trained: Sequence[tuple[int, Recorded]]) -> set[str]:
         """The writes of trained variables. One that needs the batch besides is refused later, where this is said."""
-        names = {self._name_of(handle_of(gradient)) for _, gradient in trained}
+        names = {self._name_of(gradient.handle) for _, gradient in trained}
         return {
             name for name in self._touches
             if self._is_write(name) and (name in self._direct or name in self._late)

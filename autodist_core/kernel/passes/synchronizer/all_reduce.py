@@ -20,7 +20,7 @@ import tensorflow as tf
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, by_machines, reduce
-from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors, Travels
+from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors
 from autodist_core.kernel.passes.synchronizer.factors import gather_factors
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.passes.synchronizer.rows import gather_rows
@@ -28,8 +28,8 @@ from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
+from autodist_core.step.grouping import grouped
 from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan, Synchronizer
-from autodist_core.strategy.wire import wire
 
 _LEAST = 1 << 20
 """The bytes below which the limit of a bucket does not sink by itself: less was slower over links of 1 Gbit/s."""
@@ -49,9 +49,6 @@ class AllReduceSynchronizer(Kernel):
     needs = ("local",)
     provides = ("reduced", "collectives", "buckets", "added", "new_values")
 
-    travels: Travels = wire
-    """The function that decides the wire of a gradient, from its plan, shape and type."""
-
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]
@@ -61,13 +58,13 @@ class AllReduceSynchronizer(Kernel):
         for gradient in draft.step.item.gradients:
             if not owners or gradient.variable not in owners[0].variables:
                 continue
-            if (gradient.variable, gradient.occurrence) in draft.factored:
+            if gradient.key in draft.factored:
                 factored.append(gradient)
                 continue
             if gradient.indices or len(owners) == 1:
                 gathered.append(gradient)
                 continue
-            for parcel in _parcels(draft, gradient, self.travels):
+            for parcel in _parcels(draft, gradient):
                 running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
         _gather(draft, owners, gathered)
         gather_factors(draft, owners, factored)
@@ -89,14 +86,12 @@ def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> Non
         reduce_all(draft, gradients, owner)
 
 
-def _parcels(draft: Draft, gradient: Gradient, travels: Travels) -> list[Parcel]:
+def _parcels(draft: Draft, gradient: Gradient) -> list[Parcel]:
     """Return the parcels of a gradient: one, or one for each shard of a split variable."""
     plan = draft.placement.plans[gradient.variable]
     if not plan.shards:
-        return [Parcel(draft, gradient, _reduced(plan.synchronizer), travels)]
-    return [
-        Parcel(draft, gradient, _reduced(shard.synchronizer), travels, plan.axis or 0, shard) for shard in plan.shards
-    ]
+        return [Parcel(draft, gradient, _reduced(plan.synchronizer))]
+    return [Parcel(draft, gradient, _reduced(shard.synchronizer), plan.axis or 0, shard) for shard in plan.shards]
 
 
 def _round(
@@ -116,17 +111,14 @@ def _round(
 
 def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]) -> None:
     """Fill `draft.reduced` for every replica. Gradients that travelled in shards are put together."""
-    shards: dict[Gradient, list[Parcel]] = {}
-    for parcel in sums:
-        shards.setdefault(parcel.gradient, []).append(parcel)
-    for gradient, parcels in shards.items():
+    for gradient, parcels in grouped(sums, lambda parcel: parcel.gradient).items():
         for owner in owners:
             assert owner.replica is not None
             ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)
             values = [sums[parcel][owner.replica] for parcel in ordered]
             name = f"sent/{gradient.occurrence}/{naming.safe(gradient.variable)}/{owner.name}/whole"
             total = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
-            draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(total)
+            draft.reduced[*gradient.key, owner.name] = Rows(total)
 
 
 def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:

@@ -27,7 +27,8 @@ import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.passes import packing
-from autodist_core.kernel.placement.placement import Replica
+from autodist_core.kernel.placement.placement import Replica, by_host
+from autodist_core.step.grouping import grouped
 
 _COLLECTIVES = 8
 """The limit sinks until gradients fill so many collectives. No arithmetic hides the last one, so it is to be small."""
@@ -136,10 +137,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     """
     if len({replica.device for replica in draft.placement.replicas}) == 1:
         return {load: _on_one_device(draft, load) for load in loads}
-    lanes: dict[Lane, list[Load]] = {}
-    for load in loads:
-        lanes.setdefault(load.lane, []).append(load)
-    buckets = [bucket for members in lanes.values() for bucket in fill(members)]
+    buckets = [bucket for members in grouped(loads, lambda load: load.lane).values() for bucket in fill(members)]
     arrived: dict[tuple[Load, Team], list[str]] = {}
     started: dict[tuple[int, Team], list[str]] = {}
     for bucket in sorted(buckets, key=lambda bucket: max(piece.load.ready for piece in bucket)):
@@ -182,12 +180,7 @@ def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
     Over several machines, the replicas of each machine are a team: one sum for each machine crosses the network. NCCL
     does the same by itself.
     """
-    if not by_machines(replicas, hint):
-        return [(replica,) for replica in replicas]
-    by_host: dict[str, list[Replica]] = {}
-    for replica in replicas:
-        by_host.setdefault(replica.host, []).append(replica)
-    return [tuple(team) for team in by_host.values()]
+    return [*map(tuple, by_host(replicas))] if by_machines(replicas, hint) else [(replica,) for replica in replicas]
 
 
 def by_machines(replicas: Sequence[Replica], hint: str) -> bool:

@@ -27,7 +27,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable, NewValue
-from autodist_core.kernel.draft import Draft, gradient_type
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.passes.residuals import recall
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Variable
@@ -38,8 +38,6 @@ from autodist_core.strategy.wire import Wire
 
 Tensors = tuple[str, ...]
 """Names of tensors, one on each replica; empty where the tensor of another replica has its part."""
-Travels = Callable[[AllReducePlan, tuple[int, ...], str], Wire]
-"""A function that decides the wire of a gradient, from its plan, shape and type."""
 Rounds = Generator[Tensors, Tensors, Tensors]
 
 
@@ -50,7 +48,7 @@ class Parcel:
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
     >>> draft = example_draft(AllReduce(), before="AllReduceSynchronizer")
-    >>> parcel = Parcel(draft, draft.step.item.gradients[0], AllReducePlan(compressor="HorovodCompressor"), wire.wire)
+    >>> parcel = Parcel(draft, draft.step.item.gradients[0], AllReducePlan(compressor="HorovodCompressor"))
     >>> parcel.local(), parcel.wire.dtype
     (('weighted/replica0/0/kernel', 'weighted/replica1/0/kernel'), 'float16')
     """
@@ -58,7 +56,6 @@ class Parcel:
     draft: Draft
     gradient: Gradient
     plan: AllReducePlan
-    travels: Travels
     axis: int = 0
     shard: Shard | None = None
 
@@ -73,7 +70,7 @@ class Parcel:
     @cached_property
     def wire(self) -> Wire:
         """The types and shapes that travel."""
-        return self.travels(self.plan, self.shape, self.dtype.name)
+        return wire.wire(self.plan, self.shape, self.dtype.name)
 
     @property
     def label(self) -> str:
@@ -83,7 +80,7 @@ class Parcel:
     @cached_property
     def dtype(self) -> tf.DType:
         """The type of the gradient."""
-        return gradient_type(self.draft.step, self.gradient)
+        return self.draft.type_of(self.gradient)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,7 +113,7 @@ class Parcel:
 
     def _own(self, index: int) -> str:
         draft, replica = self.draft, self.draft.placement.replicas[index]
-        key = self.gradient.variable, self.gradient.occurrence, index
+        key = *self.gradient.key, index
         if key not in draft.local:
             return ""
         values = draft.local[key].values

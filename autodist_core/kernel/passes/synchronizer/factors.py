@@ -24,13 +24,14 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft, Rows, copied, gradient_type
+from autodist_core.kernel.draft import Draft, Rows, copied
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
+from autodist_core.step.grouping import grouped
 
 _COLUMNS = 1 << 12
 """The most columns of a bucket, unless it has one factor only. With 64 rows of float32 these are 1 MiB."""
@@ -48,23 +49,17 @@ def gather_factors(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gr
     >>> draft.collectives
     0
     """
-    together: dict[tuple[int, tf.DType], list[Gradient]] = {}
-    for gradient in gradients:
-        together.setdefault((gradient.occurrence, gradient_type(draft.step, gradient)), []).append(gradient)
-    there: dict[str, list[Replica]] = {}
-    for replica in draft.placement.replicas:
-        there.setdefault(replica.host, []).append(replica)
+    together = grouped(gradients, lambda each: (each.occurrence, draft.type_of(each)))
     for (occurrence, dtype), members in together.items():
         buckets = _buckets(draft, members)
         keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(len(buckets) + 1)]
-        for machine in there.values():
+        for machine, here in draft.placement.at_each_host(owners):
             sender = _Sender(draft, machine, f"factors/{machine[0].prefix}/{occurrence}/{dtype.name}", dtype)
             rows_of_all = sender.rows_of_all(buckets, keys)
-            here = [owner for owner in owners if owner.replica in [replica.index for replica in machine]]
             for gradient in members:
                 product = sender.product(gradient, rows_of_all)
                 for owner in here:
-                    draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(product)
+                    draft.reduced[*gradient.key, owner.name] = Rows(product)
         draft.collectives += len(keys)
         draft.buckets += len(buckets)
 
@@ -81,7 +76,7 @@ def _buckets(draft: Draft, gradients: Iterable[Gradient]) -> list[Bucket]:
 
 def _factors(draft: Draft, gradient: Gradient) -> tuple[str, str]:
     """Return the captured factors of a gradient: the inputs of the layer, and the gradients of its outputs."""
-    product = draft.gradient_products[gradient.variable, gradient.occurrence]
+    product = draft.gradient_products[gradient.key]
     return naming.canonical(product.left), naming.canonical(product.right)
 
 

@@ -11,16 +11,17 @@ of its sparse gradients travel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft, Rows, gradient_type, output_type_of_indices
+from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.devices import host_of
-from autodist_core.kernel.placement.placement import Owner, Replica
+from autodist_core.kernel.placement.placement import Owner, Replica, by_host
 from autodist_core.step import naming
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
+from autodist_core.step.grouping import grouped
 
 
 def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
@@ -33,7 +34,7 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     >>> list(draft.editor[rows.values].input)
     ['weighted/replica0/0/kernel', 'weighted/replica1/0/kernel']
     """
-    key = (gradient.variable, gradient.occurrence, owner.name)
+    key = (*gradient.key, owner.name)
     if key not in draft.reduced:
         draft.reduced[key] = _gather(draft, gradient, owner)
     return draft.reduced[key]
@@ -49,12 +50,9 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
     >>> draft.reduced
     {('kernel', 0, 'server_localhost_CPU_0'): Rows(values='reduced/server_localhost_CPU_0/0/kernel', indices='')}
     """
-    missing = [each for each in gradients if (each.variable, each.occurrence, owner.name) not in draft.reduced]
-    together: dict[tuple[object, ...], list[Gradient]] = {}
-    for gradient in sorted(missing, key=lambda each: draft.step.position[naming.node_of(each.values)]):
-        together.setdefault((gradient.occurrence, *types_of(draft, gradient)), []).append(gradient)
+    missing = [each for each in gradients if (*each.key, owner.name) not in draft.reduced]
     if packing.apart([owner.device, *(replica.device for replica in draft.active_replicas)]):
-        for members in together.values():
+        for members in of_equal_types(draft, missing):
             if members[0].indices:
                 _gather_rows(draft, members, owner)
                 continue
@@ -65,26 +63,26 @@ def reduce_all(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> Non
         reduced_for(draft, gradient, owner)
 
 
-def types_of(draft: Draft, gradient: Gradient) -> tuple[tf.DType, ...]:
-    """Return the type of the values and, of a sparse gradient, that of the indices.
+def of_equal_types(draft: Draft, gradients: Iterable[Gradient]) -> list[list[Gradient]]:
+    """Return the gradients that may travel together: of one update and of equal types, in the order of the step.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import PS
     >>> draft = example_draft(PS())
-    >>> types_of(draft, draft.step.item.gradients[0])
-    (tf.float32,)
+    >>> [len(members) for members in of_equal_types(draft, draft.step.item.gradients)]
+    [1]
     """
-    values = gradient_type(draft.step, gradient)
-    return (values, output_type_of_indices(draft.step, gradient)) if gradient.indices else (values,)
+    ordered = sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)])
+    return list(grouped(ordered, lambda each: (each.occurrence, *draft.types_of(each))).values())
 
 
 def _spec(draft: Draft, gradient: Gradient) -> tf.TensorSpec:
-    return tf.TensorSpec(draft.spec(gradient.variable).shape, gradient_type(draft.step, gradient))
+    return tf.TensorSpec(draft.spec(gradient.variable).shape, draft.type_of(gradient))
 
 
 def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> None:
     """Bring the rows of sparse gradients of equal types to an owner, together from each other machine."""
-    values, indices = types_of(draft, gradients[0])
+    values, indices = draft.types_of(gradients[0])
     shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
     found: list[list[Rows]] = []
     for team in _teams(draft):
@@ -95,14 +93,14 @@ def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> N
             rows = packing.unpacked_rows(draft, f"{name}/parts", vectors, shapes, (values, indices), owner.device)
         found.append(rows)
     for gradient, *parts in zip(gradients, *found, strict=True):
-        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = _reduce(
+        draft.reduced[*gradient.key, owner.name] = _reduce(
             draft, name_of(gradient, owner), gradient, parts, owner.device
         )
 
 
 def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> None:
     """Bring dense gradients of one type to an owner, as one vector of each machine."""
-    first, dtype = bundle[0], gradient_type(draft.step, bundle[0])
+    first, dtype = bundle[0], draft.type_of(bundle[0])
     name = f"reduced/{owner.name}/{first.occurrence}/packed/{naming.safe(first.variable)}"
     vectors = []
     for team in _teams(draft):
@@ -113,7 +111,7 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
     shapes = [draft.step.variables[gradient.variable].shape for gradient in bundle]
     parts = packing.unpacked(draft, f"{name}/parts", total, shapes, dtype, owner.device)
     for gradient, part in zip(bundle, parts, strict=True):
-        draft.reduced[gradient.variable, gradient.occurrence, owner.name] = Rows(part)
+        draft.reduced[*gradient.key, owner.name] = Rows(part)
 
 
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
@@ -151,16 +149,14 @@ def of_team(draft: Draft, gradient: Gradient, owner: Owner, team: Sequence[Repli
 
 def _parts(draft: Draft, gradient: Gradient, team: Sequence[Replica]) -> list[Rows]:
     """Return the replicas' own gradients. One that replicas multiplied at once is the first one's."""
-    keys = [(gradient.variable, gradient.occurrence, replica.index) for replica in team]
+    keys = [(*gradient.key, replica.index) for replica in team]
     return [draft.local[key] for key in keys if key in draft.local]
 
 
 def _teams(draft: Draft) -> list[list[Replica]]:
     """Return the active replicas of each machine, which reduce first; on one machine, each replica alone."""
-    by_host: dict[str, list[Replica]] = {}
-    for replica in draft.active_replicas:
-        by_host.setdefault(replica.host, []).append(replica)
-    return list(by_host.values()) if len(by_host) > 1 else [[replica] for replica in draft.active_replicas]
+    teams = by_host(draft.active_replicas)
+    return teams if len(teams) > 1 else [[replica] for replica in draft.active_replicas]
 
 
 def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
@@ -186,22 +182,21 @@ def at_host(draft: Draft, value: str, dtype: tf.DType, replica: Replica) -> str:
 
 
 def _reduce(draft: Draft, name: str, gradient: Gradient, parts: Sequence[Rows], device: str) -> Rows:
-    dtype = gradient_type(draft.step, gradient)
-    if not gradient.indices:
+    dtype, *of_indices = draft.types_of(gradient)
+    if not of_indices:
         return Rows(draft.add_up(name, [part.values for part in parts], dtype, device))
     if len(parts) == 1:
         return parts[0]
-    ids = output_type_of_indices(draft.step, gradient)
     if gradient.rows == ALIKE:
         values = draft.add_up(f"{name}/values", [part.values for part in parts], dtype, device)
         return Rows(values, parts[0].indices)
     rows = Rows(
         draft.join(f"{name}/values", [part.values for part in parts], dtype, device),
-        draft.join(f"{name}/indices", [part.indices for part in parts], ids, device),
+        draft.join(f"{name}/indices", [part.indices for part in parts], of_indices[0], device),
     )
     if gradient.rows == UNIQUE:
         shape = draft.step.variables[gradient.variable].shape[1:]
-        specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), ids)}
+        specs = {rows.values: tf.TensorSpec((None, *shape), dtype), rows.indices: tf.TensorSpec((None,), of_indices[0])}
         return Rows(*draft.editor.trace(f"{name}/merged", merged, specs, device))
     return rows
 

@@ -22,9 +22,8 @@ from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
-from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_team, types_of
+from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team
 from autodist_core.kernel.placement.placement import Owner, Replica
-from autodist_core.step import naming
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 
 
@@ -38,26 +37,19 @@ def gather_rows(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradi
     >>> draft.collectives
     0
     """
-    together: dict[tuple[object, ...], list[Gradient]] = {}
-    for gradient in sorted(gradients, key=lambda each: draft.step.position[naming.node_of(each.values)]):
-        together.setdefault((gradient.occurrence, *types_of(draft, gradient)), []).append(gradient)
-    there: dict[str, list[Replica]] = {}
-    for replica in draft.placement.replicas:
-        there.setdefault(replica.host, []).append(replica)
-    for members in together.values():
-        for machine in there.values():
-            here = [owner for owner in owners if owner.replica in [replica.index for replica in machine]]
+    for members in of_equal_types(draft, gradients):
+        for machine, here in draft.placement.at_each_host(owners):
             found = _gathered(draft, members, machine, here[0])
             for gradient, rows in zip(members, found, strict=True):
                 for owner in here:
-                    draft.reduced[gradient.variable, gradient.occurrence, owner.name] = rows
+                    draft.reduced[*gradient.key, owner.name] = rows
         draft.collectives += 3
 
 
 def _gathered(draft: Draft, gradients: Sequence[Gradient], machine: Sequence[Replica], owner: Owner) -> list[Rows]:
     """Return the rows of all machines on one machine."""
     lead = machine[0]
-    values, indices = types_of(draft, gradients[0])
+    values, indices = draft.types_of(gradients[0])
     shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
     name = f"{name_of(gradients[0], owner)}/gathered"
     rows = [_own(draft, gradient, machine, owner) for gradient in gradients]
@@ -81,7 +73,7 @@ def _own(draft: Draft, gradient: Gradient, machine: Sequence[Replica], owner: Ow
     active = [replica for replica in machine if replica.index in draft.active]
     if active:
         return of_team(draft, gradient, owner, active)
-    name, (values, indices) = f"{name_of(gradient, owner)}/nothing", types_of(draft, gradient)
+    name, (values, indices) = f"{name_of(gradient, owner)}/nothing", draft.types_of(gradient)
     shape = draft.step.variables[gradient.variable].shape[1:]
     return Rows(
         draft.editor.constant(f"{name}/values", tf.zeros((0, *shape)).numpy(), values, machine[0].host),

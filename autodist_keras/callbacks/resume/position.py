@@ -14,7 +14,6 @@ where its batches are taken again, and else at the position.
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 import types
 from collections.abc import Sequence
@@ -25,13 +24,12 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import amount
+from autodist_core.log import log
 from autodist_core.runtime.data_pipelines import FAIL, IGNORE, SeedGenerators, set_state, state_and_drawn
 from autodist_keras.training.batches import BatchIterator
 from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
 from autodist_keras.training.travelling_data import PipelineBatches
-
-_log = logging.getLogger("autodist")
 
 
 class Position:
@@ -131,17 +129,17 @@ class Position:
         self._find_generators(dataset)
         self._fill_caches(saved)
         if self._unread or isinstance(self._x, types.GeneratorType):
-            self._go_through(dataset, _earlier(saved))
+            self._go_through(dataset, saved["earlier"])
         if saved["iterator"] is not None:
             return
         if saved["taken"] or _is_python(self._x):
-            _log.warning(
+            log.warning(
                 "Resume: the position in the data (%s) is not saved, so %s taken again and skipped. The "
                 "training goes on exactly if they come in the same order again.", self.kind,
                 amount(saved["taken"], "batch is", "batches are"),
             )
         self._tell_of_epochs(epochs, epochs)
-        self._set_seeds(saved.get("drawn"))
+        self._set_seeds(saved["drawn"])
         set_draws(saved["draws"])
 
     def left(self) -> dict[str, Any]:
@@ -158,15 +156,15 @@ class Position:
         """
         self._tell_of_epochs(begun, ended)
         if isinstance(self._x, types.GeneratorType):
-            _log.warning(
+            log.warning(
                 "Resume: this fit is complete, and its batches are not taken from the generator again. A later fit "
                 "that takes batches from the same generator gets others than before."
             )
         self._find_generators(dataset)
         self._fill_caches(saved)
         if self._unread:
-            self._go_through(dataset, _earlier(saved))
-        self._set_seeds(saved.get("drawn"))
+            self._go_through(dataset, saved["earlier"])
+        self._set_seeds(saved["drawn"])
         set_draws(saved["draws"])
 
     def _tell_of_epochs(self, begun: int, ended: int) -> None:
@@ -179,15 +177,15 @@ class Position:
 
     def go_to(self, saved: dict[str, Any], iterator: Any) -> None:
         """Bring a new iterator to a saved position. The class has an example."""
-        earlier = _earlier(saved)
+        earlier = saved["earlier"]
         self._iterator, self._takes, self._current = iterator, [*earlier, saved["taken"]], len(earlier)
         self._draws = self._epoch_draws = saved["draws"]
         if saved["iterator"] is not None:
             set_draws(saved["draws"])
             set_state(_of_tensorflow(iterator), saved["iterator"])
-            self._set_seeds(saved.get("drawn"))
+            self._set_seeds(saved["drawn"])
             return
-        self._drawn_before = saved.get("drawn")
+        self._drawn_before = saved["drawn"]
         fetch = feed_of(iterator).fetch
         for _ in range(saved["taken"]):
             fetch()
@@ -206,7 +204,7 @@ class Position:
             return state_and_drawn(_of_tensorflow(iterator), self._seeds, policy) or again
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             self._skips = True
-            _log.warning(
+            log.warning(
                 "Resume: TensorFlow cannot save the position in this dataset (%s). After a failure the batches "
                 "before it are taken again and skipped.", error.message.rpartition("}} ")[2].partition(" [Op")[0],
             )
@@ -218,7 +216,7 @@ class Position:
         """Take again what was taken from earlier iterators, so that shuffles draw their seeds again."""
         if any(earlier) and isinstance(self._x, tf.data.Dataset):
             batches = amount(sum(earlier), "batch of earlier epochs is", "batches of earlier epochs are")
-            _log.info("Resume: %s taken again and skipped.", batches)
+            log.info("Resume: %s taken again and skipped.", batches)
         unknown = int(_of_tf_data(dataset).cardinality()) == tf.data.experimental.UNKNOWN_CARDINALITY
         for taken in earlier:
             # Where the length is not known, Keras has asked for one more.
@@ -236,19 +234,16 @@ class Position:
             self._generators = generators
         except ValueError as error:
             self._unread = self._skips = True
-            _log.warning(
+            log.warning(
                 "Resume: the seeds of this dataset cannot be saved (%s). After a failure, all batches before it are "
                 "taken again and skipped.", error,
             )
 
     def _fill_caches(self, saved: dict[str, Any]) -> None:
-        """Fill the caches of the dataset in the order of the first epoch: an iterator's state does not always have it.
-
-        A state of an earlier version has no seeds.
-        """
-        self._drawn_first = saved.get("drawn_first")
+        """Fill the caches of the dataset in the order of the first epoch, which an iterator's state may not have."""
+        self._drawn_first = saved["drawn_first"]
         if self._generators is not None and self._generators.has_caches and self._drawn_first is not None:
-            _log.info("Resume: the cache of the dataset is filled again, in the order of the first epoch.")
+            log.info("Resume: the cache of the dataset is filled again, in the order of the first epoch.")
             self._generators.fill_caches(self._drawn_first)
 
     def _seeds(self) -> list[int] | None:
@@ -258,7 +253,7 @@ class Position:
         if self._generators is None:
             return
         if drawn is None or len(drawn) != len(self._generators.drawn()):
-            _log.warning(
+            log.warning(
                 "Resume: the state does not have the seeds of this dataset. Its shuffles may have another order in "
                 "later epochs."
             )
@@ -289,12 +284,6 @@ def set_draws(states: tuple[Any, Any]) -> None:
     """
     random.setstate(states[0])
     np.random.set_state(states[1])
-
-
-def _earlier(saved: dict[str, Any]) -> list[int]:
-    """How many batches were taken from each of the iterators before the saved one. Earlier versions do not say it."""
-    found: list[int] = saved.get("earlier", [])
-    return found
 
 
 def _is_python(x: Any) -> bool:

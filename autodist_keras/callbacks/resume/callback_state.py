@@ -19,7 +19,6 @@ of it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any
@@ -28,13 +27,13 @@ from weakref import WeakKeyDictionary
 import keras
 import numpy as np
 
-from autodist_keras.callbacks.callback_places import Place, places
-from autodist_keras.callbacks.encoding import decode, encode
+from autodist_core.log import log
+from autodist_keras.callbacks.resume.callback_places import Place, places
+from autodist_keras.callbacks.resume.encoding import decode, encode
 
 _NO_STATE = {"_model", "params", "_is_tracing", "_profiler_started"}
 """The attributes that Keras sets on every callback, and what the profiler of one process does for TensorBoard."""
 
-_log = logging.getLogger("autodist")
 
 
 _left: WeakKeyDictionary[Any, tuple[str, dict[str, Any], dict[str, bytes]]] = WeakKeyDictionary()
@@ -85,7 +84,7 @@ class CallbackStates:
         """Give each callback the state that `get` returned. A callback that was not there then keeps its own."""
         for name, callback in _named(callbacks):
             if name not in states:
-                _log.warning("Resume: the saved training had no callback %s; it begins anew.", name)
+                log.warning("Resume: the saved training had no callback %s; it begins anew.", name)
             elif _has_protocol(callback):
                 callback.set_state(states[name])
             else:
@@ -130,7 +129,7 @@ class CallbackStates:
             if name not in saved and (place.of != "callback" or not of_keras) and _may_be_state(callback, place)
         )
         if left:
-            _log.warning(
+            log.warning(
                 "Resume: of callback %s, %s %s not saved. Give it get_state() and set_state(state) if that is state.",
                 kind.__name__, ", ".join(left), "is" if len(left) == 1 else "are",
             )

@@ -2,11 +2,25 @@
 
 In: a model, the arguments of `fit`, and Keras's epoch iterator. Out: a text for each, which is compared with the saved
 one. Strategy and cluster are not among them.
+
+A configuration of Keras becomes a text that is the same in each process in which a program builds the same. Keras
+numbers the names of layers, optimizers and losses anew in each process, and in a notebook with each run of a cell. A
+lambda is its code, without the place where it stands in a file.
+
+>>> text_of({"name": "dense_3", "units": 2}) == text_of({"name": "dense", "units": 2})
+True
+>>> text_of({"name": "mixed_bfloat16"}) == text_of({"name": "float32"})
+False
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import json
+import marshal
+import re
+from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 from zlib import crc32
 
@@ -14,7 +28,6 @@ import keras
 import numpy as np
 
 from autodist_core.errors import SessionError
-from autodist_keras.callbacks.configurations import text_of
 from autodist_keras.capture.optimizers import optimizers_of
 
 _OF_FIT = {
@@ -25,6 +38,7 @@ _OF_FIT = {
 _OF_COMPILE = ("optimizer", "loss", "loss_weights", "metrics", "weighted_metrics")
 _RATE = "compile(optimizer=...), learning rate"
 """Compared if both trainings began with an optimizer that had made no step: a callback may have changed it since."""
+_NUMBER = re.compile(r"_\d+$")
 _LINES = 6
 """How many settings a message names."""
 _ROWS = 16
@@ -162,3 +176,45 @@ def _described(array: Any) -> str:
     except Exception:  # an array-like of another package
         return f"{dtype}[{shape}]"
     return f"{dtype}[{shape}], checksum {crc32(rows):08x}"
+
+
+def text_of(config: Any, without: Callable[[str, Any], bool] = lambda key, value: False) -> str:
+    """A configuration as text, without the entries of dictionaries that `without` names. The module has an example.
+
+    >>> text_of({"units": 2, "bias_initializer": "zeros"}, lambda key, value: key.endswith("initializer"))
+    '{"units": 2}'
+    """
+    return json.dumps(_unnumbered_in(config, without), default=lambda value: type(value).__name__, sort_keys=True)
+
+
+def _unnumbered_in(config: Any, without: Callable[[str, Any], bool]) -> Any:
+    if isinstance(config, dict):
+        if config.get("class_name") == "__lambda__":
+            return _of_lambda(config)
+        return {
+            str(key): _unnumbered(each) if key == "name" else _unnumbered_in(each, without)
+            for key, each in config.items() if not without(str(key), each)
+        }
+    if not isinstance(config, list | tuple):
+        return config
+    if [type(part) for part in config] == [str, int, int]:  # an output of a layer, as a functional model names it
+        return [_unnumbered(config[0]), *config[1:]]
+    return [_unnumbered_in(part, without) for part in config]
+
+
+def _unnumbered(name: Any) -> Any:
+    return _NUMBER.sub("", name) if isinstance(name, str) else name
+
+
+def _of_lambda(config: dict[str, Any]) -> Any:
+    """The code of a lambda that Keras has serialized in this process, its defaults and what it refers to."""
+    try:
+        code, *others = config["config"]["value"]
+        return [_of_code(marshal.loads(base64.b64decode(code))), others]
+    except Exception:  # Keras has written it in another way
+        return config
+
+
+def _of_code(code: CodeType) -> list[Any]:
+    constants = [_of_code(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return [code.co_code.hex(), [*code.co_names, *code.co_varnames, *code.co_freevars], constants]

@@ -11,7 +11,6 @@ differ, as they do when a notebook's cell runs again.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,13 +22,14 @@ import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_core.kernel import drawn_by_replicas
+from autodist_core.log import log
 from autodist_core.step.draws import Stream
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.training import CompressorState, Entry
-from autodist_keras.callbacks import global_seed
-from autodist_keras.callbacks.encoding import Later
-from autodist_keras.callbacks.position import draws, set_draws
+from autodist_keras.callbacks.resume import global_seed
+from autodist_keras.callbacks.resume.encoding import Later
+from autodist_keras.callbacks.resume.position import draws, set_draws
 from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, optimizers_of
 from autodist_keras.capture.variables import ModelVariables
@@ -37,7 +37,6 @@ from autodist_keras.training.step_functions import feed_of
 
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
 
-_log = logging.getLogger("autodist")
 
 
 class VariableState:
@@ -166,7 +165,7 @@ class VariableState:
                 self._captured = driver.captured_for(batch, keep=True, same_size=same)
         except Exception:
             # The first step meets the same error, and raises it.
-            _log.debug("Resume: a step could not be captured for batches of zeros", exc_info=True)
+            log.debug("Resume: a step could not be captured for batches of zeros", exc_info=True)
         if self._captured is None and source is not None:
             self._captured = driver.captured_for(feed_of(iter(source())).fetch())
         set_draws(before)
@@ -187,7 +186,7 @@ class VariableState:
         drawn = drawn_by_replicas(StepIndex.of(captured.item))
         names = ["/".join(draw.path) for draw in drawn if draw.stream in unsaved]
         if names:
-            _log.warning(
+            log.warning(
                 "Resume: %s of TensorFlow %s random numbers whose position is not saved: after a failure they begin "
                 "anew. keras.random with a SeedGenerator has a position that is saved.",
                 ", ".join(names[:3]), "draws" if len(names) == 1 else "draw",

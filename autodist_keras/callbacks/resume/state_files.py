@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import re
 import socket
@@ -35,7 +34,8 @@ from typing import Any
 import numpy as np
 
 from autodist_core.errors import SessionError
-from autodist_keras.callbacks.encoding import Later, name_of_type, type_of_name
+from autodist_core.log import log
+from autodist_keras.callbacks.resume.encoding import Later, name_of_type, type_of_name
 
 _TREE = "state.json"
 _STATE = re.compile(r"state-\d+\.resume")
@@ -48,7 +48,6 @@ _PIECE = 1 << 20
 _locks: set[Any] = set()
 """The files of the locks that this process holds."""
 
-_log = logging.getLogger("autodist")
 
 
 def _let_go() -> None:
@@ -134,7 +133,7 @@ class StateFiles:
             try:
                 return _read(path)
             except _BROKEN as error:
-                _log.warning(
+                log.warning(
                     "Resume: %s is not complete (%s: %s); the state before it is taken.", path, type(error).__name__,
                     error,
                 )
@@ -174,7 +173,7 @@ class StateFiles:
             yield
         except OSError as error:
             self._delete_partial()
-            _log.error(
+            log.error(
                 "Resume(%r): a state was not saved (%s). The training goes on, and after a failure it begins with an "
                 "earlier state. Free space there.", str(self.folder), error,
             )  # fmt: skip

@@ -20,14 +20,14 @@ from typing import Any
 
 from autodist_core.errors import SessionError
 from autodist_core.log import log
-from autodist_keras.callbacks import global_seed
-from autodist_keras.callbacks.callback_state import CallbackStates
-from autodist_keras.callbacks.encoding import decode, encode
-from autodist_keras.callbacks.position import Position
-from autodist_keras.callbacks.settings import require_equal, settings_of
-from autodist_keras.callbacks.state_files import StateFiles
-from autodist_keras.callbacks.variable_state import VariableState
-from autodist_keras.callbacks.writing import BackgroundWriter, Schedule
+from autodist_keras.callbacks.resume import global_seed
+from autodist_keras.callbacks.resume.callback_state import CallbackStates
+from autodist_keras.callbacks.resume.encoding import decode, encode
+from autodist_keras.callbacks.resume.position import Position
+from autodist_keras.callbacks.resume.settings import require_equal, settings_of
+from autodist_keras.callbacks.resume.state_files import StateFiles
+from autodist_keras.callbacks.resume.variable_state import VariableState
+from autodist_keras.callbacks.resume.writing import BackgroundWriter, Schedule
 from autodist_keras.capture.hooks import hook
 
 _ended: set[str] = set()
@@ -75,13 +75,10 @@ class ResumableFit:
             folder = str(self._files.folder.resolve())
             if self._found is not None:
                 self._states.rewind(folder)
+                self._start = {"data": self._found["data"], "loop": self._found["loop"]}
             ending.callback(self._states.leave, folder)
             ending.callback(self._writer.finish)
-            data = self._found["data"] if self._found is not None else None
-            # Complete trainings of earlier versions have no position.
-            self._start = None if data is None else {"data": data, "loop": self._found["loop"]}
-            # States of earlier versions do not say it: their positions are in batches.
-            by_rows = None if data is None else data.get("rows", False)
+            by_rows = None if self._start is None else self._start["data"]["rows"]
             ending.enter_context(hook(self._driver, "data_by_rows", by_rows))
             ending.enter_context(hook(self._model, "_initial_epoch", self._begin_at()))
             ending.enter_context(hook(self._model, "_maybe_symbolic_build", self._built(ending)))
@@ -138,8 +135,7 @@ class ResumableFit:
     def _is_complete(self) -> bool:
         """Whether the state that was found is one after which nothing is left to train."""
         place, epochs = self._found["place"], self._arguments.get("epochs", 1)
-        # States of earlier versions do not say how many epochs there were to be.
-        stopped = place["stopped"] and epochs <= place.get("epochs", epochs)
+        stopped = place["stopped"] and epochs <= place["epochs"]
         return bool(place["finished"] and (stopped or place["epoch"] >= epochs))
 
     @property
@@ -174,7 +170,7 @@ class ResumableFit:
 
     def _make(self, source: Callable[[], Any] | None = None) -> None:
         dataset = type(self._loop)._get_iterator(self._loop)
-        self._variables.make(dataset, self._found.get("keras.random"), source)
+        self._variables.make(dataset, self._found["keras.random"], source)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note the epoch. Take up the state of a complete training that is to be longer."""
@@ -233,7 +229,7 @@ class ResumableFit:
             self._states.begin()
             left, begun = self._found["left"], self._found["place"]["epoch"] - self._found["first"]
             self._take_up(metrics=True, complete=True)
-            ended = begun - (not left.get("whole", True))
+            ended = begun - (not left["whole"])
             self._position.leave(left, type(self._loop)._get_iterator(self._loop), begun, ended)
         elif self._batches:
             self._writer.start(self._write(0, None))
@@ -249,9 +245,8 @@ class ResumableFit:
         """
         found, self._found = self._found, None
         rest = self._variables.set(self._whose, found["variables"], found["compressors"], metrics)
-        # States of earlier versions do not have it.
-        global_seed.set_value(found.get("keras.random"))
-        self._variables.set_of_validation(self._whose, found.get("of validation", ()))
+        global_seed.set_value(found["keras.random"])
+        self._variables.set_of_validation(self._whose, found["of validation"])
         if complete:
             rest()
             self._model.stop_training = found["place"]["stopped"]
