@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from autodist_core.plan import INEXACT
 from autodist_core.reports.reasons import Reason
 from autodist_core.reports.rounding import difference
 from autodist_core.runtime.local.functions import function_of
+from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import data_inputs, node_of
@@ -91,17 +91,15 @@ def _runner(
     step: StepIndex, wanted: Sequence[str], variables: Mapping[str, Any], arrays: Sequence[Any], total: int
 ) -> _Run:
     """A function that returns these tensors for a part of the batch. It writes nothing: no order of writes is kept."""
-    item, nodes = step.item, GraphDef(library=step.graph.library, versions=step.graph.versions)
+    item, editor = step.item, Editor(step.graph.library, step.graph.versions)
     for name in step.in_order(step.cone(map(node_of, wanted))):
-        node = nodes.node.add()
-        node.CopyFrom(step.nodes[name])
-        node.input[:] = list(data_inputs(node))
+        editor.copy(step.nodes[name], name, list(data_inputs(step.nodes[name])), step.nodes[name].device)
     handles = {each.handle: variables[each.name].handle for each in item.variables if each.handle}
     fed = [each.name for each in item.inputs] + [item.examples, item.total, item.replica]
     signature = [tf.TensorSpec([None, *array.shape[1:]], array.dtype) for array in arrays]
     signature += [tf.TensorSpec([], dtype) for dtype in (tf.float64, tf.float64, tf.int32)]
     run = function_of(
-        nodes, "tried", handles, wanted, [], signature, lambda given: dict(zip(fed, given, strict=True))
+        editor.graph_def(), "tried", handles, wanted, [], signature, lambda given: dict(zip(fed, given, strict=True))
     )
 
     def on(part: slice) -> list[Any]:
