@@ -54,9 +54,7 @@ def attribute(value: Any) -> Any:
     return message
 
 
-def _node(
-    op: str, name: str, inputs: Iterable[str], device: str, attrs: Mapping[str, Any]
-) -> node_def_pb2.NodeDef:
+def _node(op: str, name: str, inputs: Iterable[str], device: str, attrs: Mapping[str, Any]) -> node_def_pb2.NodeDef:
     node = node_def_pb2.NodeDef(name=name, op=op, device=device, input=inputs)
     for key, value in attrs.items():
         node.attr[key].CopyFrom(attribute(value))
@@ -149,13 +147,8 @@ class Editor:
 
     def add_library(self, library: Any) -> None:
         """Let the graph's nodes call the functions of another library, too. Functions of one name are the same."""
-        known = {function.signature.name for function in self._library.function}
-        added = [function for function in library.function if function.signature.name not in known]
-        if added:
-            both = function_pb2.FunctionDefLibrary()
-            both.CopyFrom(self._library)
-            both.function.extend(added)
-            self._library = both
+        known = self.functions
+        self._functions |= {each.signature.name: each for each in library.function if each.signature.name not in known}
 
     def __contains__(self, name: str) -> bool:
         return name in self._nodes
@@ -199,11 +192,9 @@ class Editor:
         copy.CopyFrom(node)
         copy.name = name
         copy.device = device
-        del copy.input[:]
-        copy.input.extend(inputs)
-        for key in list(copy.attr):
-            if key in ("_class", UPDATE, BRANCH):
-                del copy.attr[key]
+        copy.input[:] = inputs
+        for key in {"_class", UPDATE, BRANCH}.intersection(copy.attr):
+            del copy.attr[key]
         for key, value in attrs.items():
             copy.attr[key].CopyFrom(attribute(value))
         if order is not None:
