@@ -341,7 +341,7 @@ class TrainingState:
             self._pull(list(self._entries.values()))
 
     def values(self, entries: Sequence[Entry]) -> Iterator[np.ndarray]:
-        """The current value of each of these variables, watched or not. A value of the model is copied when it is due."""
+        """The current value of each of these variables, watched or not. The model's own are copied one by one."""
         with self._session_lock:
             self.settle()
             own = {id(entry.tf_variable): entry.spec.name for entry in self._entries.values()}
