@@ -297,7 +297,7 @@ class DistributedModel(Forwarding):
 
         Without data, the model must be built, and the plan assumes that the tables of Embedding layers have sparse
         gradients. With a batch (`plan(x, y)`) or after a `fit`, the captured step says which gradients are sparse. Data
-        may have any form that `fit` takes. Arrays are one batch. Of a dataset or generator the first batch counts; a
+        may have any form that `fit` takes. Arrays are one batch. The first batch of a dataset or generator counts; a
         generator does not give that batch again. A captured step that `fit` would refuse is refused here, too.
         A model whose `fit` has other arguments gets these by name, as `dm.plan(dataset=...)`.
 
@@ -322,8 +322,8 @@ class DistributedModel(Forwarding):
     ) -> str:
         """Train a few steps on one device and on all replicas, from the same state, and compare every variable.
 
-        Data may have any form that `fit` takes. Arrays are one batch, and every step trains on that batch. Of a dataset
-        or generator, each step takes one batch. Afterwards the model has the state that it had before.
+        Data may have any form that `fit` takes. Arrays are one batch, and every step trains on that batch. From a
+        dataset or generator, each step takes one batch. Afterwards the model has the state that it had before.
 
         The result is a table, then the plan's reasons for other numbers, such as a lossy strategy, then the verdict. If
         variables differ by more than rounding and the plan has no reason, a ValueError names these variables. Metrics

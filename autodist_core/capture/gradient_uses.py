@@ -6,7 +6,7 @@ those that stay outside and read values that the update hands back. For a norm a
     norm = Sqrt(Sum(Square(gradient)))      moves to the update: it needs gradients and constants only
     AssignVariableOp(norm_mean, ...)        stays outside: it writes a variable of the model
 
-Both use the whole batch's gradients, as on one device. Of a captured step, `own_gradient_uses` tells which uses do not.
+Both use the whole batch's gradients, as on one device. `own_gradient_uses` tells which uses of a captured step do not.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class CapturedFunction:
     fixing: tuple[tuple[str, str], ...] = ()
     """What cannot run on a part of a batch, and what to do instead."""
     idle: tuple[int | None, ...] = ()
-    """Of a function of `run()`, for each result the output with its value on replicas without examples."""
+    """For each result of a function of `run()`: the output with its value on replicas without examples."""
     outer: tuple[Any, ...] = ()
     """Tensors of somebody's trace around it that the function of `run()` uses: inputs behind its arguments."""
     whole: tuple[tuple[int, ...], ...] = ()

@@ -42,11 +42,11 @@ def bytes_of_links(
 ) -> dict[str, LinkBytes]:
     """The bytes of each node. `nodes` are those with replicas. `times` says how often each gradient is applied.
 
-    A ring over N nodes moves 2(N-1)/N of a gradient's bytes over each link, in both directions. Of a variable on a
-    server, the gradient comes from each other node once, and the value goes to each once. The rows of sparse gradients
-    are not known before a batch, and do not count. `factored` has the variables of whose gradients factors travel, and
-    for each of these gradients the bytes of one of the `examples`. Of all their bytes (N-1)/N reach each node, and as
-    many leave it.
+    A ring over N nodes moves 2(N-1)/N of a gradient's bytes over each link, in both directions. The server of a
+    variable gets the gradient from each other node once, and sends the value to each once. The rows of sparse gradients
+    are not known before a batch, and do not count. `factored` has the variables whose gradients travel as factors, and
+    for each of these gradients the bytes of one of the `examples`. Each node gets (N-1)/N of all their bytes, and sends
+    as many.
 
     >>> from autodist_core.step.graph_item import Variable
     >>> from autodist_core.strategy.synchronizers import AllReducePlan

@@ -35,7 +35,7 @@ class Each:
     rows: tuple[int, ...]
     """The number of examples of each replica. Replicas without examples come last."""
     drawn: DrawnRows | None = None
-    """Of which array of a batch they are the slices, if machines can make the batch."""
+    """The array of a batch whose slices these are, if machines can make the batch."""
 
     @property
     def nbytes(self) -> int:

@@ -41,7 +41,7 @@ _NETWORK = (
 _LONG = 30.0
 """The seconds after which a call is said to take long, if no call before took a tenth of them."""
 _SAID_AFTER, _ENDS_WITHIN, _SLOWER = 5.0, 60.0, 3.0
-"""Of a call that Ctrl-C has interrupted: the seconds after which its wait is said, the seconds that it has to end, and
+"""For a call that Ctrl-C has interrupted: the seconds after which its wait is said, the seconds that it has to end, and
 how many times as long it may take as the longest call before."""
 
 

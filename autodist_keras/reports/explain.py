@@ -1,7 +1,7 @@
 """Measure where the time of a training step goes.
 
 In: a `DistributedModel`, and data or the last `fit`. Out: a `TimeReport`. A few steps train with Keras's own `fit`. Of
-the last of them, each operation is followed. Of slow steps, fewer are measured, and the log says how far it is.
+the last of them, each operation is followed. Fewer steps are measured if they are slow, and the log says how far it is.
 Afterwards the model has the state that it had before.
 `DistributedModel.explain` calls this module, and has an example.
 """
@@ -126,7 +126,7 @@ class _Measuring(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._once or self._round == self._at_begin:
-            # The data has no batches any more. Of a generator, Keras would repeat the batch that it has looked at.
+            # The data has no batches any more. Keras would repeat the batch of a generator that it has looked at.
             self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:

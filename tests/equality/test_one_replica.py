@@ -81,7 +81,7 @@ def test_sizes_that_no_power_of_two_divides(kind: type[keras.layers.Layer], size
 
 
 def test_single_batches():
-    """Of the first size Keras knows, like of data whose batches are all alike; of the others it does not."""
+    """Keras knows the first size, as for data whose batches are all alike. It does not know the others."""
     reference = BY_NAME["convolution"]
     data = reference.data()
 

@@ -67,7 +67,7 @@ class Training:
 
 @pytest.fixture(autouse=True)
 def state_is_large(monkeypatch):
-    """Of a small state, the backup and the variables stay in memory."""
+    """The backup and the variables of a small state stay in memory."""
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
 
 

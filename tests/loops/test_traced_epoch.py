@@ -36,7 +36,7 @@ def test_numbers_of_plain_python_count_batches_and_add_results_up(strategy):
 
 
 def test_the_log_says_once_that_a_loop_in_a_function_is_fed(caplog):
-    """Of a dataset that is an argument, or that the function finds; not on one machine. No machine is needed for it."""
+    """A loop over a dataset that is an argument, or that the function finds. On one machine nothing is said."""
     nodes = [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]
     batches = tf.data.Dataset.range(7).batch(3)
 

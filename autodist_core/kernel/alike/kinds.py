@@ -6,8 +6,8 @@ examples::
     machines 1, 2, 3       3 examples    two machines are built, and stand for all three
     machines 4, 5, 6, 7    2 examples    two machines are built, and stand for all four
 
-The first machine is of no kind: it has the inputs of the session, sums and results. Of the replicas of each machine,
-all but the first do the same, too: the first one has what is there once for the machine.
+The first machine is of no kind: it has the inputs of the session, sums and results. The replicas of a
+machine do the same, too, but for the first: it has what is there once for the machine.
 
 If all replicas have as many examples, one machine besides the first is enough: the first one is its **witness**, and
 shows which nodes are on servers, and which constants have the number of a replica. If replicas draw random numbers, the

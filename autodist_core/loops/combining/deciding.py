@@ -61,7 +61,7 @@ class Decided:
     fixing: tuple[tuple[str, str], ...] = ()
     """What cannot run on a part of a batch. In `run()` each replica's batch is a whole one."""
     idle: tuple[int | None, ...] = ()
-    """Of a function of `run()`, for each result the output with its value on replicas without examples."""
+    """For each result of a function of `run()`: the output with its value on replicas without examples."""
     reported: tuple[str, ...] = ()
     """Notes on results that are not one device's."""
 

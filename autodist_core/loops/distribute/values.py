@@ -82,7 +82,7 @@ def split(batch: Any, replicas: int) -> Any:
 
 
 def local_results(value: Any, replicas: int) -> tuple[Any, ...]:
-    """The value of each replica, in order. Of a structure of values, a structure for each replica.
+    """The value of each replica, in order. A structure of values gives a structure for each replica.
 
     >>> local_results({"both": per_replica([1.0, 2.0]), "same": 3.0}, 2)
     ({'both': 1.0, 'same': 3.0}, {'both': 2.0, 'same': 3.0})

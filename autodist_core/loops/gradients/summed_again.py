@@ -57,7 +57,7 @@ def summed_again(
 
 
 class Origins:
-    """Of which sums over the replicas, and of which gradients, values are made.
+    """The sums over the replicas, and the gradients, of which values are made.
 
     >>> import tensorflow as tf
     >>> from autodist_core.capture.gradients import Recorded

@@ -138,7 +138,7 @@ class CallbackStates:
 def _may_be_state(callback: Any, place: Place) -> bool:
     """Whether a value may change in a training: no function or class, and no object of Keras without own variables.
 
-    Functions hold much of a program that is no state. Of what they hold, only lists, dictionaries and sets count.
+    Functions hold much of a program that is no state. Only lists, dictionaries and sets that they hold count.
     """
     value = place.value
     if isinstance(value, keras.Layer | keras.Metric):

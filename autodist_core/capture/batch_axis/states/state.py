@@ -78,7 +78,7 @@ class State(NamedTuple):
     free: bool = False
     """Of rows: whether the entries are of no example, as zeros and random numbers in the shape of a batch."""
     variable: Any = None
-    """Of a handle: its variable."""
+    """The variable of a handle."""
 
     @property
     def axis(self) -> int:
