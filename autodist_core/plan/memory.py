@@ -54,21 +54,20 @@ class DeviceMemory:
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, in words; empty if it is not known."""
+        """Whether it fits, in words."""
         if not self.fits:
             has = f"needs {format_bytes(self.peak)}, the device has {format_bytes(self.available or 0)}"
             return has + (f": {self.would} would fit" if self.would else "")
         if not self.known:
             return "plan(x, y) tells the rest"
-        return "" if self.available is None else "fits"
+        return "it is not known what the device has" if self.available is None else "fits"
 
     def __str__(self) -> str:
         parts = [(name, getattr(self, name)) for name in _PARTS]
         text = " + ".join(f"{name} {format_bytes(size)}" for name, size in parts if size) or "nothing"
         each = "each of " if len(self.devices) > 1 else ""
         first = ", ".join(self.devices[:3]) + (f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else "")
-        verdict = f"; {self.verdict}" if self.verdict else ""
-        return f"memory of {each}{first}: {format_bytes(self.peak)} = {text}{verdict}"
+        return f"memory of {each}{first}: {format_bytes(self.peak)} = {text}; {self.verdict}"
 
 
 _PARTS = ("weights", "optimizer", "gradients", "activations", "buffers")

@@ -64,6 +64,8 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch):
     with DistributedModel(model, network.spec(hosts=network.hosts[:2]), "AllReduce") as dm:
         dm.fit(x, y, callbacks=[measures], **options)
         assert len(measures.found) == 4
+        # The agents have described their machines.
+        assert [each.verdict for each in dm.plan(x[:4], y[:4]).table.memory] == ["fits"] * 2
         assert max(measures.found) < 0.01 * STATE < STATE <= held(model)
         assert_same(seen[0], measures.looked)
         assert_same(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from autodist_core import ResourceSpec
+from autodist_core.cluster.on_node.machine import DESCRIBED
 from autodist_core.forecast import needs
 from autodist_keras import DistributedModel
 
@@ -70,10 +71,19 @@ def test_a_step_that_does_not_fit_is_said_with_a_batch_that_would(monkeypatch, c
     assert len(said) == 1 and said[0].endswith("plan(x, y) tells what would fit.")
 
 
-def test_over_machines_each_has_what_the_strategy_places_there():
-    nodes = [{"address": f"10.0.0.{number}", "chief": number == 1, "cpus": [0]} for number in (1, 2)]
+@pytest.mark.parametrize(("devices", "second"), [({"cpus": [0]}, "10.0.0.2"), ({"gpus": [0]}, "10.0.0.2:GPU:0")])
+def test_over_machines_each_has_what_the_strategy_places_there(devices, second, monkeypatch):
+    nodes = [{"address": f"10.0.0.{number}", "chief": number == 1, **devices} for number in (1, 2)]
     dm = DistributedModel(model(), ResourceSpec({"nodes": nodes}), strategy="PS")
-    first, second = dm.plan(*batch(64)).table.memory
-    assert (first.devices, second.devices) == (("10.0.0.1",), ("10.0.0.2",))
-    assert first.optimizer > 100 * second.optimizer and first.weights > 1.9 * second.weights
-    assert first.fits and second.available is None and second.verdict == ""
+
+    def planned():
+        return {name: each for each in dm.plan(*batch(1024)).table.memory for name in each.devices}
+
+    first, other = planned()["10.0.0.1"], planned()[second]
+    assert first.optimizer > 100 * other.optimizer
+    assert first.weights > (0.9 if "gpus" in devices else 1.9) * other.weights
+    assert first.verdict == "fits" and other.verdict == "it is not known what the device has"
+    # An agent describes its machine when it starts.
+    monkeypatch.setitem(DESCRIBED, "10.0.0.2", {"memory_free": 3 << 20, "cards": [3 << 20]})
+    assert planned()[second].verdict.startswith("needs ")
+    assert "the device has 3.0 MiB: a batch of " in planned()[second].verdict

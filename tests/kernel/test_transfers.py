@@ -46,6 +46,29 @@ def test_a_chain_sends_from_one_machine_to_the_next(hosts, expected):
     assert np.unique([node.device for node in graph.get_operations() if node.type == "AssignVariableOp"]).size == 6
 
 
+def test_a_variable_that_was_loaded_by_rows_is_read_in_place(monkeypatch):
+    """A write of rows lets TensorFlow copy the whole variable at each read from then on."""
+    import tensorflow as tf
+
+    from autodist_core.kernel.placement.placing import inference
+    from autodist_core.runtime.large_reads import handle_of
+    from autodist_core.step.graph_item import Variable
+
+    monkeypatch.setattr(transfers, "PIECE_BYTES", 4096)
+    placement = inference(("10.0.0.1:CPU:0",), Tasks("localhost", ("10.0.0.1",)))
+    graph, table, traced = tf.Graph(), Variable("table", (1000, 8), "float32"), tf.compat.v1.RunMetadata()
+    with tf.compat.v1.Session(graph=graph) as session:
+        moving = transfers.Transfers(graph, session, placement, lambda doing, call, *arguments: call(*arguments))
+        moving.load([table], {"table": np.ones(table.shape, "float32")})
+        with graph.as_default():
+            read = tf.raw_ops.ReadVariableOp(resource=handle_of(table, placement.copies("table")[0]), dtype=tf.float32)
+            total = tf.reduce_sum(read)
+        options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
+        assert session.run(total, options=options, run_metadata=traced) == 8000
+    nodes = {node.node_name: node for device in traced.step_stats.dev_stats for node in device.node_stats}
+    assert sum(memory.total_bytes for memory in nodes[read.op.name].memory) < table.byte_size
+
+
 def test_a_message_asks_each_piece_once_for_its_size():
     """There are as many pieces as a model has variables: thousands, at times."""
     from dataclasses import dataclass

@@ -20,6 +20,7 @@ from autodist_core.cluster.agents.start_agent import start_agent
 from autodist_core.cluster.doctor.before_start import port_range, require_startable
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
+from autodist_core.cluster.on_node.machine import DESCRIBED
 from autodist_core.cluster.protocol import probes
 from autodist_core.cluster.protocol.sockets import is_of_this_machine
 from autodist_core.errors import LaunchError, amount
@@ -164,7 +165,7 @@ class _Examiner:
 
     def _describe(self, agent: AgentHandle) -> None:
         try:
-            agent.description = agent.ask("describe", self._deadlines.answer)
+            agent.description = DESCRIBED[agent.node.address] = agent.ask("describe", self._deadlines.answer)
         except LaunchError as error:
             raise LaunchError(error.host, why_no_description(agent) or error.reason) from None
 

@@ -18,7 +18,7 @@ from importlib import metadata
 from typing import IO, Any
 
 from autodist_core.cluster.on_node.light_tensorflow import import_tensorflow_server
-from autodist_core.cluster.on_node.machine import machine_resources
+from autodist_core.cluster.on_node.machine import cards, machine_resources
 from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.cluster.protocol.probes import Listener, measure, reach
 from autodist_core.errors import LaunchError
@@ -43,10 +43,11 @@ class Agent:
         """Describe this node: the chief compares it with its own node and with the resource spec."""
         from autodist_core.resource_spec.discovery import local_gpus
 
+        gpus = local_gpus()
         return {
             "python": platform.python_version(), "tensorflow": _version("tensorflow"),
             "autodist-keras": _version("autodist-keras"), "host": platform.node(), "time": time.time(),
-            "gpus": list(local_gpus()), **machine_resources(),
+            "gpus": list(gpus), "cards": list(cards() if gpus else ()), **machine_resources(),
         }
 
     def listen(self, secret: str, ports: list[int]) -> Message:

@@ -1,10 +1,17 @@
-"""The CPUs and the memory of this machine, and how much of them is in use."""
+"""The CPUs and the memory of this machine, and how much of them is in use; and what other machines said of theirs."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+DESCRIBED: dict[str, Mapping[str, Any]] = {}
+"""How the agent of each machine described it, the last time that it was asked in this process."""
+_GROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 
 
 def machine_resources() -> dict[str, Any]:
@@ -17,8 +24,39 @@ def machine_resources() -> dict[str, Any]:
     memory = dict(_lines(Path("/proc/meminfo").read_text(encoding="ascii")))
     return {
         "cpus": len(os.sched_getaffinity(0)), "busy": os.getloadavg()[0],
-        "memory": memory["MemTotal"], "memory_free": memory["MemAvailable"],
+        "memory": memory["MemTotal"],
+        "memory_free": min([memory["MemAvailable"], *_in_groups(Path("/sys/fs/cgroup"))]),
     }
+
+
+def _in_groups(folder: Path) -> list[int]:
+    """What the limits of this process's control group leave, such as those of a container.
+
+    >>> _in_groups(Path("/nowhere"))
+    []
+    """
+    found = []
+    for limit, used in _GROUPS:
+        try:
+            left = int((folder / limit).read_text("ascii")) - int((folder / used).read_text("ascii"))
+        except (OSError, ValueError):  # no such group, or the limit "max"
+            continue
+        found.append(left)
+    return found
+
+
+@cache
+def cards() -> tuple[int, ...]:
+    """The memory of each visible card, of which the driver tells. TensorFlow may have taken most of what is free."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
+        sizes = [int(line) << 20 for line in lines]
+        shown = range(len(sizes)) if visible is None else [int(index) for index in visible.split(",")]
+        return tuple(sizes[index] for index in shown if index >= 0)
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return ()
 
 
 def _lines(text: str) -> list[tuple[str, int]]:
