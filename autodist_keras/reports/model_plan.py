@@ -73,7 +73,7 @@ def assumed_item(model: Any) -> GraphItem:
 
 
 def plan(
-    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
+    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_kernels: bool,
     notes: Iterable[str], mixing: Notes, name: str = "", examples: int = 0, spec: ResourceSpec | None = None,
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
@@ -83,7 +83,7 @@ def plan(
     `examples` the number of examples of the batch, 0 if it is not known. `spec` has the machines.
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
-        if fused_updates:
+        if fused_kernels:
             yield from _kernel_notes(model, item)
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
@@ -200,7 +200,7 @@ def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
     types = dict.fromkeys(each.dtype for each in item.variables if each.trainable and not each.is_sparse)
     used = {name: [dtype for dtype in types if used_in(each, dtype)] for name, each in kernels.items()}
     if names := [name for name in kernels if used[name]]:
-        yield f"dense variables are updated by {' and '.join(names)} (fused_updates=False: by Keras's ops)"
+        yield f"dense variables are updated by {' and '.join(names)} (fused_kernels=False: by Keras's ops)"
     for name in kernels:
         if others := [dtype for dtype in types if dtype not in used[name]]:
             yield (
