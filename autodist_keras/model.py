@@ -50,9 +50,9 @@ class DistributedModel(Forwarding):
         share_memory: Whether replicas on CPU devices of one machine compute on one copy of the weights and update it
             once. `False` gives every replica its own, as on separate devices; None does so only where the strategy
             needs it, for a compressor, staleness or asynchronous updates.
-        fused_kernels: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and
-            others) updates in that kernel. The kernel is faster, and gives the same numbers up to rounding. None means
-            True for several replicas and False for one: a single replica then equals plain Keras bit by bit.
+        fused_kernels: Whether an optimizer (SGD, Adam, AdamW and others) and batch normalization compute in
+            TensorFlow's kernel where one has their formula. It is faster, and gives the same numbers up to rounding.
+            None means True for several replicas and False for one, which then equals plain Keras bit by bit.
         on_failure: What happens when another machine is lost in the middle of a call: "raise" ends the call with an
             error and keeps what was trained, "restart" starts all machines again, "shrink" goes on without the lost
             ones; both go on from the last consistent state, and no example is counted twice.

@@ -82,7 +82,7 @@ class Settings:
 
     @property
     def fuses(self) -> bool:
-        """Whether updates run in TensorFlow's training kernels."""
+        """Whether updates and batch normalization run in TensorFlow's kernels."""
         return self.replicas > 1 if self.fused_kernels is None else self.fused_kernels
 
 

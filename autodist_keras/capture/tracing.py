@@ -59,7 +59,16 @@ from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAM
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
+from autodist_keras.capture import (
+    batch_norm,
+    batch_norm_kernel,
+    custom_gradients,
+    losses,
+    mixing,
+    mixing_notes,
+    over_replicas,
+    own_steps,
+)
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.decided import Decided
 from autodist_keras.capture.draws import place_of_draw
@@ -226,8 +235,8 @@ def trace_step(
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem. The module has an example.
 
     `specs` has one entry for each leaf of `data` that is not None. `concat` says that the results have one row for each
-    example. `fused_kernels` says that optimizers may update in TensorFlow's training kernels, and `draws_as_one` that
-    replicas draw the random numbers of one device, as far as they can.
+    example. `fused_kernels` says that updates and batch normalization may run in TensorFlow's kernels, and
+    `draws_as_one` that replicas draw the random numbers of one device, as far as they can.
     """
     with kept_fresh(model):
         build_ahead(model, step, data, specs)
@@ -377,6 +386,8 @@ def _hooks(model: Any, trace: Trace, fused_kernels: bool) -> Iterator[None]:
         hooks.enter_context(losses.corrected(model, trace))
         hooks.enter_context(weighted_metrics(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
+        if fused_kernels:
+            hooks.enter_context(batch_norm_kernel.normalized(model, trace))
         hooks.enter_context(mixing.watched(model, trace))
         hooks.enter_context(gathering(lambda value: over_replicas.gathered(value, trace)))
         yield

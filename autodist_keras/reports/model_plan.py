@@ -36,8 +36,10 @@ from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 from autodist_keras import checks
+from autodist_keras.capture import batch_norm_kernel
 from autodist_keras.capture.draws import place_of_draw
-from autodist_keras.capture.mixing_notes import Notes
+from autodist_keras.capture.mixing import Seen
+from autodist_keras.capture.mixing_notes import Notes, owners
 from autodist_keras.capture.optimizer_kernels import kernels_of, used_in
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.tracing import CapturedStep
@@ -195,7 +197,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mi
 
 
 def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
-    """Notes on the training kernels that update dense variables, and on the types for which they are not used."""
+    """Notes on the kernels that update dense variables and normalize, and on the types for which they are not used."""
     kernels = kernels_of(optimizers_of(model))
     types = dict.fromkeys(each.dtype for each in item.variables if each.trainable and not each.is_sparse)
     used = {name: [dtype for dtype in types if used_in(each, dtype)] for name, each in kernels.items()}
@@ -207,6 +209,14 @@ def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
                 f"variables of {' and '.join(others)} are updated by Keras's ops, not by {name}, whose numbers would "
                 "differ by more than rounding"
             )
+    norms = batch_norm_kernel.layers_in_kernel(model)
+    if item.gradients:
+        owner = owners(model, Seen(), "")
+        captured = {owner(node.name) for node in item.graph_def.node if node.op == batch_norm_kernel.KERNEL}
+        norms = [layer for layer in norms if f"layer {layer.name!r}" in captured]
+    if norms:
+        normed = some([layer.name for layer in norms])
+        yield f"normalized by {batch_norm_kernel.KERNEL}: {normed} (fused_kernels=False: by Keras's ops)"
 
 
 def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:
