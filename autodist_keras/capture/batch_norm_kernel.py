@@ -92,6 +92,7 @@ def _hooked(layer: Any, seen: Any) -> Any:
         with seen.noted_elsewhere():
             outputs, statistics = _in_kernel(layer, inputs, trains)
         seen.take_statistics(statistics)
+        seen.in_kernel[layer.name] = None
         # The outputs have the examples of the inputs, also where the kernel gets them in another shape.
         seen.known.append((outputs, lambda state_of: state_of(inputs)))
         return outputs

@@ -97,6 +97,8 @@ class Seen:
     """The losses of which the analysis decides whether they are exact."""
     statistics: list[str] = field(default_factory=list)
     """The operations that make the statistics of batch normalization."""
+    in_kernel: dict[str, None] = field(default_factory=dict)
+    """The names of the layers that TensorFlow's kernel normalizes."""
     silent: list[tuple[Any, int, int]] = field(default_factory=list)
     """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
     metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)

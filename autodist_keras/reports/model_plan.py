@@ -38,8 +38,7 @@ from autodist_core.strategy.written import written
 from autodist_keras import checks
 from autodist_keras.capture import batch_norm_kernel
 from autodist_keras.capture.draws import place_of_draw
-from autodist_keras.capture.mixing import Seen
-from autodist_keras.capture.mixing_notes import Notes, owners
+from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of, used_in
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.tracing import CapturedStep
@@ -86,7 +85,7 @@ def plan(
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
         if fused_kernels:
-            yield from _kernel_notes(model, item)
+            yield from _kernel_notes(model, item, mixing)
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from _of_each_replica(model, item, strategy, mixing)
@@ -196,7 +195,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mi
         yield drawn_in(drawing)
 
 
-def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
+def _kernel_notes(model: Any, item: GraphItem, mixing: Notes) -> Iterator[str]:
     """Notes on the kernels that update dense variables and normalize, and on the types for which they are not used."""
     kernels = kernels_of(optimizers_of(model))
     types = dict.fromkeys(each.dtype for each in item.variables if each.trainable and not each.is_sparse)
@@ -209,14 +208,9 @@ def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
                 f"variables of {' and '.join(others)} are updated by Keras's ops, not by {name}, whose numbers would "
                 "differ by more than rounding"
             )
-    norms = batch_norm_kernel.layers_in_kernel(model)
-    if item.gradients:
-        owner = owners(model, Seen(), "")
-        captured = {owner(node.name) for node in item.graph_def.node if node.op == batch_norm_kernel.KERNEL}
-        norms = [layer for layer in norms if f"layer {layer.name!r}" in captured]
-    if norms:
-        normed = some([layer.name for layer in norms])
-        yield f"normalized by {batch_norm_kernel.KERNEL}: {normed} (fused_kernels=False: by Keras's ops)"
+    assumed = [] if item.gradients else [layer.name for layer in batch_norm_kernel.layers_in_kernel(model)]
+    if norms := [*mixing.in_kernel, *assumed]:
+        yield f"normalized by {batch_norm_kernel.KERNEL}: {some(norms)} (fused_kernels=False: by Keras's ops)"
 
 
 def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:

@@ -133,17 +133,6 @@ def test_an_instance_with_an_update_of_its_own_keeps_it():
     assert not kernels_of([optimizer])
 
 
-@pytest.mark.parametrize(("replicas", "chosen", "expected"), [
-    (1, None, False), (2, None, True), (1, True, True), (2, False, False),
-])  # fmt: skip
-def test_by_default_several_replicas_use_kernels_and_a_single_one_does_not(replicas, chosen, expected):
-    model = dense_model()
-    model.compile("adam", "mse")
-    dm = DistributedModel(model, ResourceSpec.local(cpus=replicas), fused_kernels=chosen)
-    assert dm.fused_kernels is chosen
-    assert ("ResourceApplyAdam" in dm.plan()) is expected
-
-
 def test_the_hooks_are_gone_after_training():
     model, data = dense_model(), dense_data(6)
     model.compile("adam", "mse")
