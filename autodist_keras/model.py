@@ -50,9 +50,9 @@ class DistributedModel(Forwarding):
         share_memory: Whether replicas on CPU devices of one machine compute on one copy of the weights and update it
             once. `False` gives every replica its own, as on separate devices; None does so only where the strategy
             needs it, for a compressor, staleness or asynchronous updates.
-        fused_updates: Whether an optimizer whose formula TensorFlow has a training kernel for (SGD, Adam, AdamW and
-            others) updates in that kernel. The kernel is faster, and gives the same numbers up to rounding. None means
-            True for several replicas and False for one: a single replica then equals plain Keras bit by bit.
+        fused_kernels: Whether an optimizer (SGD, Adam, AdamW and others) and batch normalization compute in
+            TensorFlow's kernel where one has their formula. It is faster, and gives the same numbers up to rounding.
+            None means True for several replicas and False for one, which then equals plain Keras bit by bit.
         on_failure: What happens when another machine is lost in the middle of a call: "raise" ends the call with an
             error and keeps what was trained, "restart" starts all machines again, "shrink" goes on without the lost
             ones; both go on from the last consistent state, and no example is counted twice.
@@ -80,7 +80,7 @@ class DistributedModel(Forwarding):
     resource_spec: ResourceSpec
     strategy: StrategyBuilder
     share_memory: bool | None
-    fused_updates: bool | None
+    fused_kernels: bool | None
     on_failure: str
     lost_after: float
     tunnelled: bool
@@ -89,12 +89,12 @@ class DistributedModel(Forwarding):
     @arguments_named
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
-        fused_updates: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,
+        fused_kernels: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,
         backup_every: float | None = None,
     ) -> None:
         self.model = checks.keras_model(model)
         settings = Settings(
-            resource_spec, strategy, share_memory, fused_updates, on_failure, lost_after, tunnelled,
+            resource_spec, strategy, share_memory, fused_kernels, on_failure, lost_after, tunnelled,
             backup_every,
         )
         self._driver = Driver(self.model, settings)

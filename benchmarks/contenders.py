@@ -169,7 +169,7 @@ CONTENDERS: dict[str, Callable[[Job, Turns], None]] = {
     PLAIN_XLA: partial(plain, xla=True),
     ONE_XLA: partial(distributed, replicas=1, xla=True),
     TWO_XLA: partial(distributed, xla=True),
-    UNFUSED: partial(distributed, fused_updates=False),
+    UNFUSED: partial(distributed, fused_kernels=False),
     REDUCED: partial(distributed, strategy="AllReduce", share_memory=False),
     SERVED: partial(distributed, strategy="PSLoadBalancing", share_memory=False),
     OVER_HOSTS: distributed,

@@ -36,7 +36,7 @@ def small() -> Any:
 
 def of_fit(spec: ResourceSpec, steps: int) -> tuple[Callable[[], object], Callable[[], None]]:
     """`fit`, as many steps as are asked for."""
-    model = DistributedModel(small(), spec, "PS", share_memory=False, fused_updates=False)
+    model = DistributedModel(small(), spec, "PS", share_memory=False, fused_kernels=False)
     model.compile(keras.optimizers.SGD(0.01), "mse")
     data = tf.data.Dataset.from_tensors((X, Y)).repeat(steps)
     return lambda: model.fit(data, verbose=0), model.close

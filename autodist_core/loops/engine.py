@@ -4,7 +4,7 @@ In: settings. Out: blocks in which a function runs. An error in a block brings t
 nothing that was trained is lost.
 
 >>> from autodist_core.resource_spec import ResourceSpec
->>> engine = Engine(Settings(ResourceSpec.local(cpus=2), "PS", fused_updates=False))
+>>> engine = Engine(Settings(ResourceSpec.local(cpus=2), "PS", fused_kernels=False))
 >>> with engine.running("train_step"):
 ...     with engine.running("evaluate"):
 ...         pass

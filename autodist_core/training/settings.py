@@ -40,7 +40,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "resource_spec": _resource_spec,
     "strategy": resolve,
     "share_memory": partial(_one_of, "share_memory", "True, False or None", StrategyError),
-    "fused_updates": partial(_one_of, "fused_updates", "True, False or None", StrategyError),
+    "fused_kernels": partial(_one_of, "fused_kernels", "True, False or None", StrategyError),
     "on_failure": on_failure_choice,
     "lost_after": partial(seconds_choice, "lost_after", 0.1),
     "tunnelled": partial(_one_of, "tunnelled", "True or False", ResourceSpecError),
@@ -60,7 +60,7 @@ class Settings:
     resource_spec: ResourceSpec
     strategy: StrategyBuilder
     share_memory: bool | None = None
-    fused_updates: bool | None = None
+    fused_kernels: bool | None = None
     on_failure: str = "raise"
     lost_after: float = 60.0
     tunnelled: bool = False
@@ -82,8 +82,8 @@ class Settings:
 
     @property
     def fuses(self) -> bool:
-        """Whether updates run in TensorFlow's training kernels."""
-        return self.replicas > 1 if self.fused_updates is None else self.fused_updates
+        """Whether updates and batch normalization run in TensorFlow's kernels."""
+        return self.replicas > 1 if self.fused_kernels is None else self.fused_kernels
 
 
 SETTINGS = tuple(field.name for field in fields(Settings))

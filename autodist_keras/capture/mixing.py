@@ -27,7 +27,7 @@ from autodist_core.capture.batch_axis import (
     SAME,
     Found,
     Kind,
-    State,
+    Known,
     follow,
     joined,
     mean_over_examples,
@@ -83,8 +83,8 @@ class Seen:
     [('accuracy', True)]
     """
 
-    known: list[tuple[Any, State]] = field(default_factory=list)
-    """Tensors whose state the analysis need not find out."""
+    known: list[tuple[Any, Known]] = field(default_factory=list)
+    """Tensors whose state the analysis need not find out, or finds by the states of others."""
     losses: set[str] = field(default_factory=set)
     """The names of the compiled losses."""
     reductions: list[tuple[Any, int]] = field(default_factory=list)
@@ -97,6 +97,8 @@ class Seen:
     """The losses of which the analysis decides whether they are exact."""
     statistics: list[str] = field(default_factory=list)
     """The operations that make the statistics of batch normalization."""
+    in_kernel: dict[str, None] = field(default_factory=dict)
+    """The names of the layers that TensorFlow's kernel normalizes."""
     silent: list[tuple[Any, int, int]] = field(default_factory=list)
     """Operations that have a note of their own: a graph, and the first and the last one's position in it."""
     metrics: list[tuple[Any, int, int, str]] = field(default_factory=list)
@@ -117,6 +119,11 @@ class Seen:
         first = len(graph.get_operations())
         yield
         self.silent.append((graph, first, len(graph.get_operations())))
+
+    def take_statistics(self, values: Sequence[Any]) -> None:
+        """Record the statistics of batch normalization, which have a note of their own."""
+        self.known += [(value, NO_CLAIM) for value in values]
+        self.statistics += [value.op.name for value in values]
 
     @contextmanager
     def converting_labels(self, of: Any) -> Iterator[None]:
@@ -185,8 +192,7 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
     def hooked(*arguments: Any, **named: Any) -> Any:
         with seen.noted_elsewhere():
             found = moments(*arguments, **named)
-        seen.known += [(value, NO_CLAIM) for value in found]
-        seen.statistics += [value.op.name for value in found]
+        seen.take_statistics(found)
         return found
 
     return hooked

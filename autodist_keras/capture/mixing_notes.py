@@ -55,6 +55,8 @@ class Notes:
     """The operations that make the statistics of batch normalization."""
     fixing: tuple[tuple[str, str], ...] = ()
     """What cannot run on a part of a batch, and its layer; and what to do instead."""
+    in_kernel: tuple[str, ...] = ()
+    """The layers that TensorFlow's kernel normalizes."""
 
 
 def notes(
@@ -111,7 +113,8 @@ def notes(
         sentences.refused(f"{sentences.named(each.by)} in {names.owner(each.operation, each.within)}", each.what)
         for each in found.fixing
     ]
-    return Notes(tuple(trained.values()), tuple(reported.values()), undecided, tuple(seen.statistics), tuple(fixing))
+    of_norms = tuple(seen.statistics), tuple(fixing), tuple(seen.in_kernel)
+    return Notes(tuple(trained.values()), tuple(reported.values()), undecided, *of_norms)
 
 
 def said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:

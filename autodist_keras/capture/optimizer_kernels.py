@@ -14,20 +14,18 @@ For example, `ResourceApplyAdam` computes `1 - beta_2` in that type, and 0.999 i
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.same_formula import largest_difference, plain_settings
 from autodist_keras.seams import FORMULAS
 
 
@@ -107,8 +105,6 @@ def _find(optimizer: Any) -> _Kernel | None:
 
 _TRIAL = ([1e-3, -2e-3, 0.5], [3e-3, 1e-3, 0.0])
 """Gradients of two updates. Small entries show at which place of a formula an epsilon is added."""
-_PLAIN = int | float | str | None
-"""Settings that are no tensors of some graph: with these the trial is made."""
 _ROUNDING = {"float64": 1e-9, "float32": 3e-5, "float16": 8e-3, "bfloat16": 4e-2}
 """By which part of the largest entry two updates may differ, by type. That is some roundings of the type; of float32
 it is what `1 - beta_2` is off for betas up to 0.999, because the default of Adam is to have its kernel."""
@@ -130,18 +126,13 @@ def _stock(optimizer: Any) -> Any:
 def _difference_of(optimizer: Any, dtype: str) -> float:
     stock = _stock(optimizer)
     # Without get_config: that reads the learning rate of a model that trains. Accumulation is no part of an update.
-    others = {"self", "learning_rate", "name", "kwargs", "gradient_accumulation_steps"}
-    names = set(inspect.signature(stock.__init__).parameters) - others
-    settings = ((name, getattr(optimizer, name)) for name in sorted(names))
-    return _difference(stock, tuple((name, value) for name, value in settings if isinstance(value, _PLAIN)), dtype)
+    settings = plain_settings(optimizer, stock, "learning_rate", "gradient_accumulation_steps")
+    return _difference(stock, settings, dtype)
 
 
 @cache
 def _difference(stock: Any, settings: tuple[tuple[str, Any], ...], dtype: str) -> float:
-    """The largest relative difference between two updates by an optimizer's formula and by its kernel.
-
-    It is infinite where TensorFlow has no such kernel for the type, and where the numbers are not finite.
-    """
+    """The largest relative difference between two updates by an optimizer's formula and by its kernel."""
 
     def updated(in_kernel: bool) -> list[Any]:
         optimizer = stock(learning_rate=0.1, name="trial", **dict(settings))
@@ -156,17 +147,9 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...], dtype: str) -
             else:
                 optimizer.update_step(gradient, variable.value, rate)
             optimizer.iterations.assign_add(1)
-        return [each.numpy().astype("float64") for each in (variable, *optimizer.variables)]
+        return [each.value for each in (variable, *optimizer.variables)]
 
-    # This thread may be tracing a function that may make no more variables. So another thread makes the trial's.
-    with ThreadPoolExecutor(max_workers=1) as outside:
-        try:
-            own, kernel = outside.submit(lambda: (updated(False), updated(True))).result()
-        except tf.errors.InvalidArgumentError:
-            return math.inf
-    if not all(np.isfinite(each).all() for each in (*own, *kernel)):
-        return math.inf
-    return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in zip(own, kernel, strict=True))
+    return largest_difference(partial(updated, False), partial(updated, True))
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,16 @@ from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAM
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
+from autodist_keras.capture import (
+    batch_norm,
+    batch_norm_kernel,
+    custom_gradients,
+    losses,
+    mixing,
+    mixing_notes,
+    over_replicas,
+    own_steps,
+)
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.decided import Decided
 from autodist_keras.capture.draws import place_of_draw
@@ -221,29 +230,29 @@ class CapturedStep:
 
 def trace_step(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool,
-    fused_updates: bool = False, draws_as_one: bool = False,
+    fused_kernels: bool = False, draws_as_one: bool = False,
 ) -> CapturedStep:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem. The module has an example.
 
     `specs` has one entry for each leaf of `data` that is not None. `concat` says that the results have one row for each
-    example. `fused_updates` says that optimizers may update in TensorFlow's training kernels, and `draws_as_one` that
-    replicas draw the random numbers of one device, as far as they can.
+    example. `fused_kernels` says that updates and batch normalization may run in TensorFlow's kernels, and
+    `draws_as_one` that replicas draw the random numbers of one device, as far as they can.
     """
     with kept_fresh(model):
         build_ahead(model, step, data, specs)
-        return _captured(model, step, data, specs, concat, fused_updates, Decided(draws_as_one=draws_as_one))
+        return _captured(model, step, data, specs, concat, fused_kernels, Decided(draws_as_one=draws_as_one))
 
 
 def _captured(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_updates: bool,
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_kernels: bool,
     decided: Decided,
 ) -> CapturedStep:
-    function, trace = _trace(model, step, data, specs, fused_updates, decided)
+    function, trace = _trace(model, step, data, specs, fused_kernels, decided)
     if not concat:
         require_dense(trace.result)
     if not trace.complete:
         # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
-        function, trace = _trace(model, step, data, specs, fused_updates, decided)
+        function, trace = _trace(model, step, data, specs, fused_kernels, decided)
     _require_used(model, step, trace)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), _by_first_read(graph))
@@ -285,7 +294,7 @@ def _captured(
     counts = own.counts(followed.found.state_of)
     if (more := decided.more(followed, counts.adds)) != decided:
         # Only the finished trace tells how these losses count.
-        return _captured(model, step, data, specs, concat, fused_updates, more)
+        return _captured(model, step, data, specs, concat, fused_kernels, more)
     traced = replace(traced, added_up=counts.added_up, counted=counts.counted)
     item = capture(traced, followed.joined)
     require_optimizers(model, variables, item)
@@ -331,7 +340,7 @@ def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
 
 
 def _trace(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_updates: bool, decided: Decided,
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_kernels: bool, decided: Decided,
 ) -> tuple[Any, Trace]:
     """One concrete function of the step, and the records of its hooks.
 
@@ -349,7 +358,7 @@ def _trace(
         passes.append(trace)
         remaining = iter(packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
-        with _hooks(model, trace, fused_updates), own_steps.recorded_in(model, step, trace):
+        with _hooks(model, trace, fused_kernels), own_steps.recorded_in(model, step, trace):
             trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
         trace.outputs = [parts_of_result(leaf) for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
         return list(chain.from_iterable(trace.outputs))
@@ -368,15 +377,17 @@ def _trace(
 
 
 @contextmanager
-def _hooks(model: Any, trace: Trace, fused_updates: bool) -> Iterator[None]:
+def _hooks(model: Any, trace: Trace, fused_kernels: bool) -> Iterator[None]:
     with ExitStack() as hooks:
         for optimizer in optimizers_of(model):
             hooks.enter_context(hooked_optimizer(optimizer, trace))
-            if fused_updates:
+            if fused_kernels:
                 hooks.enter_context(fused(optimizer))
         hooks.enter_context(losses.corrected(model, trace))
         hooks.enter_context(weighted_metrics(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
+        if fused_kernels:
+            hooks.enter_context(batch_norm_kernel.normalized(model, trace))
         hooks.enter_context(mixing.watched(model, trace))
         hooks.enter_context(gathering(lambda value: over_replicas.gathered(value, trace)))
         yield

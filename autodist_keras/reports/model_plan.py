@@ -36,6 +36,7 @@ from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 from autodist_keras import checks
+from autodist_keras.capture import batch_norm_kernel
 from autodist_keras.capture.draws import place_of_draw
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of, used_in
@@ -73,7 +74,7 @@ def assumed_item(model: Any) -> GraphItem:
 
 
 def plan(
-    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_updates: bool,
+    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_kernels: bool,
     notes: Iterable[str], mixing: Notes, name: str = "", examples: int = 0, spec: ResourceSpec | None = None,
 ) -> Plan:
     """The table for a captured or assumed step, and the notes. The module's docstring has an example.
@@ -83,8 +84,8 @@ def plan(
     `examples` the number of examples of the batch, 0 if it is not known. `spec` has the machines.
     """
     def more(strategy: CompiledStrategy) -> Iterator[str]:
-        if fused_updates:
-            yield from _kernel_notes(model, item)
+        if fused_kernels:
+            yield from _kernel_notes(model, item, mixing)
         if len(strategy.replicas) > 1:
             yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
         yield from _of_each_replica(model, item, strategy, mixing)
@@ -194,19 +195,22 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mi
         yield drawn_in(drawing)
 
 
-def _kernel_notes(model: Any, item: GraphItem) -> Iterator[str]:
-    """Notes on the training kernels that update dense variables, and on the types for which they are not used."""
+def _kernel_notes(model: Any, item: GraphItem, mixing: Notes) -> Iterator[str]:
+    """Notes on the kernels that update dense variables and normalize, and on the types for which they are not used."""
     kernels = kernels_of(optimizers_of(model))
     types = dict.fromkeys(each.dtype for each in item.variables if each.trainable and not each.is_sparse)
     used = {name: [dtype for dtype in types if used_in(each, dtype)] for name, each in kernels.items()}
     if names := [name for name in kernels if used[name]]:
-        yield f"dense variables are updated by {' and '.join(names)} (fused_updates=False: by Keras's ops)"
+        yield f"dense variables are updated by {' and '.join(names)} (fused_kernels=False: by Keras's ops)"
     for name in kernels:
         if others := [dtype for dtype in types if dtype not in used[name]]:
             yield (
                 f"variables of {' and '.join(others)} are updated by Keras's ops, not by {name}, whose numbers would "
                 "differ by more than rounding"
             )
+    assumed = [] if item.gradients else [layer.name for layer in batch_norm_kernel.layers_in_kernel(model)]
+    if norms := [*mixing.in_kernel, *assumed]:
+        yield f"normalized by {batch_norm_kernel.KERNEL}: {some(norms)} (fused_kernels=False: by Keras's ops)"
 
 
 def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:

@@ -30,7 +30,7 @@ def test_what_is_no_model(thing):
 SAID = {
     "a misspelt name": (lambda model: DistributedModel(model, stratgy="PS"), TypeError,
                         "DistributedModel(stratgy='PS'): there is no such argument. Did you mean 'strategy'? "
-                        "Arguments: model, resource_spec, strategy, share_memory, fused_updates, on_failure, "
+                        "Arguments: model, resource_spec, strategy, share_memory, fused_kernels, on_failure, "
                         "lost_after, tunnelled, backup_every."),
     "a misspelt name of loops": (lambda model: AutoDist(stratgy="PS"), TypeError,
                                  "AutoDist(stratgy='PS'): there is no such argument. Did you mean 'strategy'? "

@@ -77,10 +77,10 @@ class OwnName(keras.optimizers.SGD):
 def test_a_kernel_changes_nothing_but_the_speed(name: str):
     make, kernel = FUSED[name]
     reference = ReferenceModel("dense", dense_model, dense_data, lambda: {"loss": "mse", "optimizer": make()})
-    assert_equally_trained(*(train_distributed(reference, fused_updates=fused) for fused in (False, True)))
+    assert_equally_trained(*(train_distributed(reference, fused_kernels=fused) for fused in (False, True)))
     data = dense_data(BATCH)
     for fused in (False, True):
-        graph = training_graph(compiled(reference), data.x, data.y, fused_updates=fused)
+        graph = training_graph(compiled(reference), data.x, data.y, fused_kernels=fused)
         assert (kernel in ops_of(graph)) == fused
 
 
@@ -100,7 +100,7 @@ def test_a_kernel_updates_variables_of_the_types_in_which_it_has_kerass_numbers(
     own, in_kernels = [], []
     for fused, variables in ((False, own), (True, in_kernels)):
         model = seeded(lambda: layers_of_each_type(make()))
-        with distributed(model, fused_updates=fused) as dm:
+        with distributed(model, fused_kernels=fused) as dm:
             for batch in x:
                 dm.train_on_batch(batch, [y] * 6)
             variables += [*model.trainable_variables, *model.optimizer.variables]
@@ -109,12 +109,12 @@ def test_a_kernel_updates_variables_of_the_types_in_which_it_has_kerass_numbers(
     for a, b in zip(own, in_kernels, strict=True):
         allowed = 0 if b.dtype in others else ROUNDING.get(b.dtype, 0)
         assert relative_error(a.numpy().astype("float64"), b.numpy().astype("float64")) <= allowed, b.path
-    graph = training_graph(model, x[0], [y] * 6, fused_updates=True)
+    graph = training_graph(model, x[0], [y] * 6, fused_kernels=True)
     used = {tf.as_dtype(node.attr["T"].type).name for node in graph.graph_def.node if node.op == kernel}
     assert used == ROUNDING.keys() - others
     types = " and ".join(each for each in ROUNDING if each in others)
     said = f"variables of {types} are updated by Keras's ops, not by"
-    assert any(said in note for note in notes) == bool(others) and any("fused_updates=False" in note for note in notes)
+    assert any(said in note for note in notes) == bool(others) and any("fused_kernels=False" in note for note in notes)
 
 
 # RMSprop without momentum has no variable in which the kernel could keep one.
@@ -131,17 +131,6 @@ def test_an_instance_with_an_update_of_its_own_keeps_it():
     optimizer = keras.optimizers.SGD(0.1)
     object.__setattr__(optimizer, "update_step", lambda gradient, variable, learning_rate: None)
     assert not kernels_of([optimizer])
-
-
-@pytest.mark.parametrize(("replicas", "chosen", "expected"), [
-    (1, None, False), (2, None, True), (1, True, True), (2, False, False),
-])  # fmt: skip
-def test_by_default_several_replicas_use_kernels_and_a_single_one_does_not(replicas, chosen, expected):
-    model = dense_model()
-    model.compile("adam", "mse")
-    dm = DistributedModel(model, ResourceSpec.local(cpus=replicas), fused_updates=chosen)
-    assert dm.fused_updates is chosen
-    assert ("ResourceApplyAdam" in dm.plan()) is expected
 
 
 def test_the_hooks_are_gone_after_training():

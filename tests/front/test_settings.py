@@ -28,7 +28,7 @@ def test_a_front_has_the_defaults_of_settings(front: type):
 
 
 @pytest.mark.parametrize("value", ["False", "no", 0, 1, []], ids=repr)
-@pytest.mark.parametrize("name", ["share_memory", "fused_updates"])
+@pytest.mark.parametrize("name", ["share_memory", "fused_kernels"])
 def test_a_choice_is_true_false_or_none(name: str, value):
     message = f"{name}={value!r}: {name} is True, False or None. Received: {type(value).__name__}."
     with pytest.raises(StrategyError) as caught:
@@ -68,7 +68,7 @@ def test_a_file_may_be_called_like_a_strategy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name, meant", [
     ("stratgy", "strategy"), ("Strategy", "strategy"), ("share_memmory", "share_memory"),
-    ("fuse_updates", "fused_updates"), ("resource_specs", "resource_spec"),
+    ("fuse_kernels", "fused_kernels"), ("resource_specs", "resource_spec"),
 ])  # fmt: skip
 def test_a_misspelt_setting_is_not_the_models(name: str, meant: str):
     model = compiled(DENSE)
@@ -92,7 +92,7 @@ def test_other_attributes_are_set_on_the_model():
 
 CHANGES = {
     "share_memory": (True, lambda front: "the replicas share one copy of the weights" in front.plan()),
-    "fused_updates": (False, lambda front: "ResourceApplyAdam" not in front.plan()),
+    "fused_kernels": (False, lambda front: "ResourceApplyAdam" not in front.plan()),
     "strategy": (AllReduce(), lambda front: "all_reduce" in front.plan()),
     "resource_spec": (ResourceSpec.local(cpus=3), lambda front: "3 replicas" in front.plan()),
 }

@@ -52,9 +52,9 @@ def test_every_model_trains_as_plain_keras_under_xla(case):
 def test_every_optimizer_updates_as_in_plain_keras_under_xla(name):
     case = REFERENCES[name].compiled_with(_with_xla)
     for fused in (True, False):
-        assert_equal_training(case, strategy="AllReduce", replicas=1, fused_updates=fused, built=False)
+        assert_equal_training(case, strategy="AllReduce", replicas=1, fused_kernels=fused, built=False)
         assert_equal_training(
-            case, strategy="AllReduce", replicas=2, share_memory=None, fused_updates=fused, built=False
+            case, strategy="AllReduce", replicas=2, share_memory=None, fused_kernels=fused, built=False
         )
     assert_equal_training(case, strategy="PS", replicas=2, built=False)
 

@@ -63,7 +63,7 @@ def test_all_that_is_added_to_a_step_has_a_kernel(name: str, policy: str):
     reference: ReferenceModel = CASES[name]
     data = reference.data()
     x, y = keras.tree.map_structure(_cast, (data.x, data.y))
-    item = captured(compiled(reference, "adam"), x, y, fused_updates=True).item
+    item = captured(compiled(reference, "adam"), x, y, fused_kernels=True).item
     of_the_model = without_kernel(item.graph_def.node)
     seen = 0
     for builder in BUILDERS:

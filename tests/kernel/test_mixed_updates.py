@@ -69,9 +69,9 @@ def test_replicas_that_share_their_memory_equal_one_device():
 
 
 @pytest.mark.quick("norm of everything-False")
-@pytest.mark.parametrize("name, fused_updates", [(name, turn % 2 == 0) for turn, name in enumerate(OPTIMIZERS)])
-def test_two_servers_equal_one_device(name: str, fused_updates: bool):
-    assert_equal_training(REFERENCES[name], strategy="PSLoadBalancing", fused_updates=fused_updates)
+@pytest.mark.parametrize("name, fused_kernels", [(name, turn % 2 == 0) for turn, name in enumerate(OPTIMIZERS)])
+def test_two_servers_equal_one_device(name: str, fused_kernels: bool):
+    assert_equal_training(REFERENCES[name], strategy="PSLoadBalancing", fused_kernels=fused_kernels)
 
 
 @pytest.mark.quick("average")

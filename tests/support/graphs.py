@@ -17,21 +17,21 @@ from tests.support.strategies import strategy_named
 
 
 def captured(
-    model: keras.Model, x: Any, y: Any = None, mode: str = "train", fused_updates: bool = False
+    model: keras.Model, x: Any, y: Any = None, mode: str = "train", fused_kernels: bool = False
 ) -> CapturedStep:
     """What is captured of one step of a compiled model."""
     batch = read_batch((x,) if y is None else (x, y))
-    settings = Settings(ResourceSpec.local(cpus=2), None, fused_updates=fused_updates)
+    settings = Settings(ResourceSpec.local(cpus=2), None, fused_kernels=fused_kernels)
     step, training = getattr(model, f"{mode}_step"), Training(settings)
     return StepFunction(model, step, mode == "predict", training, lambda: None, lambda _: None).captured_for(batch)
 
 
 def training_graph(
     model: keras.Model, x: Any, y: Any, strategy: str | StrategyBuilder = "AllReduce", *, replicas: int = 2,
-    share_memory: bool | None = False, fused_updates: bool = False,
+    share_memory: bool | None = False, fused_kernels: bool = False,
 ) -> DistributedGraph:
     """The graph that all replicas run on a batch like this one."""
-    spec, item = ResourceSpec.local(cpus=replicas), captured(model, x, y, fused_updates=fused_updates).item
+    spec, item = ResourceSpec.local(cpus=replicas), captured(model, x, y, fused_kernels=fused_kernels).item
     plan = StrategyCompiler(item, spec).compile(strategy_named(strategy).build(item, spec))
     return build(item, place(item, plan, share_memory))
 

@@ -97,11 +97,11 @@ def train_plain(
 def train_distributed(
     case: Case, program: Program | None = None, *, optimizer: str = "adam",
     strategy: str | StrategyBuilder = "AllReduce", replicas: int = 2, share_memory: bool | None = False,
-    fused_updates: bool | None = None, data: Data | None = None, **options,
+    fused_kernels: bool | None = None, data: Data | None = None, **options,
 ) -> Trained:
     """Run the program on replicas; `train_plain` of the same case and program is what it must equal."""
     model = compiled(case, optimizer)
-    settings = {"replicas": replicas, "share_memory": share_memory, "fused_updates": fused_updates}
+    settings = {"replicas": replicas, "share_memory": share_memory, "fused_kernels": fused_kernels}
     with distributed(model, strategy, **settings) as front:
         return run(program or _fitting(case, data, options), front, model)
 
@@ -109,7 +109,7 @@ def train_distributed(
 def assert_equal_training(
     case: Case, program: Program | None = None, *, optimizer: str = "adam",
     strategy: str | StrategyBuilder = "AllReduce", replicas: int = 2, share_memory: bool | None = False,
-    fused_updates: bool | None = None, built: bool = True, tolerance: float = TOLERANCE, data: Data | None = None,
+    fused_kernels: bool | None = None, built: bool = True, tolerance: float = TOLERANCE, data: Data | None = None,
     **options,
 ) -> Trained:
     """What the program returns, every weight and every optimizer variable is the same on one device and on replicas.
@@ -122,7 +122,7 @@ def assert_equal_training(
     else:
         expected = train_plain(case, program, built=built, data=data, **same, **options)
     actual = train_distributed(
-        case, program, strategy=strategy, share_memory=share_memory, fused_updates=fused_updates, data=data, **same,
+        case, program, strategy=strategy, share_memory=share_memory, fused_kernels=fused_kernels, data=data, **same,
         **options,
     )
     assert_equally_trained(expected, actual, tolerance)

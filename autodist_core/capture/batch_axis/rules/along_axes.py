@@ -20,7 +20,7 @@ from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, BATC
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
 from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State, mean_over_examples
 
 _LINEAR = ("Cumsum", "ReverseV2", "Roll")
 
@@ -247,17 +247,19 @@ def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int
     return aligned(flow, operation, states) or NO_CLAIM
 
 
-def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of TensorFlow's batch normalization, which uses the batch's statistics in training.
+def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
+    """Return the states of TensorFlow's batch normalization and of its statistics, the batch's own in training.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> parameters = {"scale": tf.ones(3), "offset": tf.zeros(3), "mean": [], "variance": []}
-    >>> shown(lambda x: tf.raw_ops.FusedBatchNormV3(x=x, **parameters).y, None, 2, 2, 3)
-    'rows along axis 0; FusedBatchNormV3 gives each example a value of the whole batch'
+    >>> shown(lambda x: tf.raw_ops.FusedBatchNormV3(x=x, **parameters)[:3], None, 2, 2, 3)
+    'rows along axis 0, a mean over the examples, mixed; FusedBatchNormV3 gives each example a value of the whole batch'
     """
-    if states[0].kind == Kind.ROWS and operation.get_attr("is_training"):
-        flow.couple(operation, BATCH_VALUE, operation)
-    return alone(flow, operation, states[0])
+    normalized, others = alone(flow, operation, states[0]), len(operation.outputs) - 1
+    if states[0].kind != Kind.ROWS or not operation.get_attr("is_training"):
+        return [normalized, *[states[3] if states[0].kind == Kind.ROWS else normalized] * others]
+    flow.couple(operation, BATCH_VALUE, operation)
+    return [normalized, mean_over_examples(operation), *[State(Kind.MIXED, origin=operation)] * (others - 1)]
 
 
 def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
