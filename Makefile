@@ -34,6 +34,9 @@ METADATA := setup.cfg setup.py pyproject.toml
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,$(shell $(python) -c '$(FITS)' 2>/dev/null && echo $(python))))
 
+# Test processes, and the programs that they start, read what an earlier one has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-pythons $(PYTHONS:%=test-python%) bench gpu-check docs clean
 .DELETE_ON_ERROR:
 

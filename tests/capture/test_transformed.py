@@ -258,6 +258,7 @@ EACH_BY_ITSELF = {
 }
 
 
+@pytest.mark.quick("penalised", "after an inner step", "scaled by a metric")
 @pytest.mark.parametrize("name", EACH_BY_ITSELF)
 def test_what_needs_the_whole_batch_before_the_update_is_refused(name: str):
     """Replicas would go on with gradients, or state, of their own."""
@@ -297,7 +298,7 @@ def test_what_depends_on_a_replicas_own_data_is_refused(name: str):
     assert same_weights(model, untouched)
 
 
-@pytest.mark.quick("True-AllReduce", "False-PSLoadBalancing")
+@pytest.mark.quick("True-AllReduce")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 @pytest.mark.parametrize("clipped", [True, False])
 def test_one_scaled_loss_for_two_optimizers_and_its_value(clipped: bool, builder: str):
@@ -344,6 +345,7 @@ MIXED = {
 }
 
 
+@pytest.mark.quick("squared", "two of one shape")
 @pytest.mark.parametrize("name", MIXED)
 def test_gradients_that_go_into_each_other(name: str):
     """What one gradient's transformation reads of another is the whole batch's, too."""

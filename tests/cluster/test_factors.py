@@ -18,6 +18,7 @@ HOSTS = 4
 SENDING = AllReduce(factor_rows=1000)
 COMPRESSING = AllReduce(compressor="PowerSGDCompressor", factor_rows=1000)
 """It would compress each kernel and no bias."""
+BUILDERS = (SENDING, "adam"), (COMPRESSING, "sgd"), (AllReduce(factor_rows=6), "adam"), (Parallax(factor_rows=7), "sgd")
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +74,10 @@ POSITIONS = ReferenceModel("positions", _positions, _sequences, lambda: {"loss":
 )  # fmt: skip
 def test_training_equals_one_device(lan, reference, cpus):
     """Batches are uneven, and in the last one some machines have no example."""
-    expected = train_plain(reference, batch_size=7)
+    expected = {name: train_plain(reference, batch_size=7, optimizer=name) for name in ("adam", "sgd")}
     with OverHosts(reference, lan.spec(cpus, lan.hosts[: len(cpus)])) as hosts:
-        for builder in (SENDING, COMPRESSING, AllReduce(factor_rows=6), Parallax(factor_rows=7)):
-            for optimizer in ("adam", "sgd"):
-                wanted = expected if optimizer == "adam" else train_plain(reference, batch_size=7, optimizer="sgd")
-                assert_equally_trained(wanted, hosts.train(optimizer, builder, batch_size=7))
+        for builder, optimizer in BUILDERS:
+            assert_equally_trained(expected[optimizer], hosts.train(optimizer, builder, batch_size=7))
 
 
 @pytest.mark.long

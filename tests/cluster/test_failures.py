@@ -75,7 +75,7 @@ def on_one_device(epochs=3):
     return {**{f"history {name}": np.asarray(values) for name, values in history.items()}, **named(model.weights)}
 
 
-@pytest.mark.quick("killed", "killed, nothing may be lost")
+@pytest.mark.quick("killed")
 @pytest.mark.parametrize(
     "how, strategy, lost_after, backup_every",
     [
@@ -324,6 +324,7 @@ def test_a_silent_host_is_awaited_by_name_before_it_is_lost(network, caplog):
     assert re.fullmatch(rf"waiting for 1 of 2 machines to answer: {host.address} \([56] s of 60\)", said)
 
 
+@pytest.mark.long
 def test_the_compressors_go_on_after_a_node_was_left_out(network, caplog):
     """What they keep is the strategy's without the node; a session that is opened later takes it up."""
     with OverHosts(DENSE, network.spec(), on_failure="shrink", lost_after=LOST_AFTER) as hosts:

@@ -72,6 +72,7 @@ def run(client, code, interrupt=None):
             return "".join(printed)
 
 
+@pytest.mark.long
 def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
     manager, client = kernel

@@ -141,6 +141,7 @@ def test_bounded_staleness_and_asynchrony_train_over_hosts(lan, builder: PS):
     assert nothing_left(lan) == []
 
 
+@pytest.mark.long
 def test_hosts_are_reached_over_ipv6_by_small_messages(lan, monkeypatch):
     """The kernel of the first layer has more bytes than a message may have, and travels by its rows."""
     monkeypatch.setattr(transfers, "MESSAGE_BYTES", 300)

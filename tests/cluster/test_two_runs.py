@@ -45,6 +45,7 @@ def refused(target, job):
             return str(error)
 
 
+@pytest.mark.long
 def test_two_trainings_on_the_same_hosts_and_ports(network, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
     monkeypatch.setenv("AUTODIST_PORTS", "24000-24003")

@@ -27,32 +27,22 @@ def test_sizes(examples: int, batch: int, replicas: int, share: bool):
     assert_equal_training(DENSE, replicas=replicas, share_memory=share, data=dense_data(examples), batch_size=batch)
 
 
-@pytest.mark.quick("PS")
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
-def test_statistics_of_replicas_without_examples_do_not_count(builder: str):
-    assert_equal_training(BY_NAME["convolution"], optimizer="momentum", strategy=builder, replicas=3, batch_size=10)
+def test_statistics_of_replicas_without_examples_do_not_count():
+    assert_equal_training(BY_NAME["convolution"], optimizer="momentum", strategy="PS", replicas=3, batch_size=10)
+
+
+def test_sparse_rows_of_a_batch_smaller_than_the_number_of_replicas():
+    reference = BY_NAME["embedding"]
+    assert_equal_training(reference, optimizer="adagrad", strategy="AllReduce", replicas=3, batch_size=2, epochs=1)
+
+
+def test_sample_weights_that_differ_between_replicas():
+    data = dense_data()
+    weights = np.linspace(0.0, 3.0, len(data.x)) ** 2
+    assert_equal_training(DENSE, replicas=3, data=type(data)(data.x, data.y, weights))
 
 
 @pytest.mark.long
-def test_batches_that_are_all_alike():
-    assert_equal_training(BY_NAME["convolution"], replicas=2, batch_size=11)
-
-
-@pytest.mark.quick("AllReduce")
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
-def test_sparse_rows_of_a_batch_smaller_than_the_number_of_replicas(builder: str):
-    reference = BY_NAME["embedding"]
-    assert_equal_training(reference, optimizer="adagrad", strategy=builder, replicas=3, batch_size=2, epochs=1)
-
-
-@pytest.mark.quick("3")
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_sample_weights_that_differ_between_replicas(replicas: int):
-    data = dense_data()
-    weights = np.linspace(0.0, 3.0, len(data.x)) ** 2
-    assert_equal_training(DENSE, replicas=replicas, data=type(data)(data.x, data.y, weights))
-
-
 def test_sample_weights_of_several_outputs():
     reference = BY_NAME["heads"]
     data = reference.data()
@@ -60,14 +50,7 @@ def test_sample_weights_of_several_outputs():
     assert_equal_training(reference, data=type(data)(data.x, data.y, weights))
 
 
-@pytest.mark.quick("2")
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_class_weights(replicas: int):
-    class_weight = {0: 0.5, 1: 1.0, 2: 4.0}
-    assert_equal_training(BY_NAME["convolution"], optimizer="sgd", replicas=replicas, class_weight=class_weight)
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
-def test_several_steps_a_call(builder: str):
-    assert_equal_training(DENSE.compiled_with(lambda: {"steps_per_execution": 3}), strategy=builder)
+def test_class_weights():
+    class_weight = {0: 0.5, 1: 1.0, 2: 4.0}
+    assert_equal_training(BY_NAME["convolution"], optimizer="sgd", replicas=2, class_weight=class_weight)

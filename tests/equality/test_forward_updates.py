@@ -52,13 +52,14 @@ def _program(front, model):
     }
 
 
-@pytest.mark.quick("Parallax")
+@pytest.mark.long
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_every_builder(builder: str):
     """The last batch of an epoch leaves replicas without examples, whose weights change likewise."""
     assert_equal_training(_spectral, _program, strategy=builder, replicas=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", [None, PS(staleness=2)], ids=["shared", "staleness"])
 def test_shared_memory_and_replicas_that_may_run_ahead(strategy):
     """One memory is written once; replicas stay in step where the forward pass writes weights."""

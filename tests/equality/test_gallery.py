@@ -70,7 +70,7 @@ def logged(data: dict[str, Any]) -> Any:
 DRAWING = [name for name in NAMES if "random" in inspect.signature(module(name).build).parameters]
 
 
-@pytest.mark.quick("trainer_pattern", "compact_embeddings")
+@pytest.mark.quick("trainer_pattern")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_equals_one_device(name: str):
     arguments = {"random": SameForEach()} if name in DRAWING else {}

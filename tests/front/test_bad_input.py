@@ -135,6 +135,7 @@ def test_other_sizes_than_the_model_has_are_refused_after_a_fit():
         front.fit(x, y, **QUIET)
 
 
+@pytest.mark.long
 def test_a_closed_wrapper_starts_anew_from_the_models_state():
     data, model = dense_data(), compiled(DENSE)
     front = distributed(model)
@@ -278,7 +279,7 @@ def _graph():
     return [data.x, tf.random.stateless_uniform((16, 2), (1, 2), 0, 8, tf.int32).numpy()], data.y
 
 
-@pytest.mark.quick("take", "segments")
+@pytest.mark.quick("take")
 @pytest.mark.parametrize("take", GRAPHS.values(), ids=GRAPHS)
 def test_numbers_of_rows_that_come_with_the_batch_are_refused_before_training(take):
     x, y = _graph()

@@ -125,7 +125,7 @@ def epochs_of(x: Any) -> Callable[[Any, keras.Model], Any]:
     return program
 
 
-@pytest.mark.quick("strings-PS-3", "ragged-AllReduce-2", "sparse-PS-3")
+@pytest.mark.quick("strings-PS-3", "sparse-PS-3")
 @pytest.mark.parametrize(("strategy", "replicas"), [("AllReduce", 2), ("PS", 3)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fit_evaluate_and_predict_give_the_numbers_of_one_device(kind: str, strategy: str, replicas: int):
@@ -142,6 +142,7 @@ def _single_calls(front: Any, model: keras.Model) -> Any:
     }
 
 
+@pytest.mark.long
 def test_single_batches_and_whole_tensors_give_the_numbers_of_one_device():
     assert_equal_training(KINDS["sparse"][0], _single_calls, strategy="PS", replicas=3)
 
@@ -179,6 +180,7 @@ def _adapted_between_fits(front: Any, model: keras.Model) -> Any:
     return results
 
 
+@pytest.mark.long
 def test_what_a_layer_learns_between_two_fits_counts_from_the_next_one():
     assert_equal_training(_adapting, _adapted_between_fits, strategy="PS", replicas=3)
 
@@ -214,6 +216,7 @@ class Distinct(layers.Layer):
         return (*shape, 3)
 
 
+@pytest.mark.quick("(0, 4)")
 @pytest.mark.parametrize("lengths", [(4, 0, 3), (0, 4), (0, 0)], ids=str)
 def test_batches_may_have_an_axis_without_entries(lengths: tuple[int, ...]):
     """A product of sizes is 0 then, whatever the number of examples is: it does not fix that number."""
@@ -261,6 +264,7 @@ def test_a_step_that_logs_a_ragged_tensor_is_refused():
         front.fit(_dataset(KINDS["ragged"][1]), shuffle=False, verbose=0)
 
 
+@pytest.mark.long
 def test_plan_and_verify_take_them():
     make, x = KINDS["ragged"]
     with distributed(seeded(make), strategy="PS", replicas=3) as front:

@@ -50,34 +50,23 @@ def _generator():
 
 
 FORMS = {
-    "arrays": lambda fit: fit(dense_data().x, dense_data().y, batch_size=7, shuffle=False),
     "arrays_shuffled": lambda fit: fit(dense_data().x, dense_data().y, batch_size=7),
     "lists_of_tensors": lambda fit: fit(tf.constant(dense_data().x), tf.constant(dense_data().y), shuffle=False),
     "float32_arrays": lambda fit: fit(dense_data().x.astype("float32"), dense_data().y, shuffle=False),
     "dataset": lambda fit: fit(_dataset(), shuffle=False),
-    "dataset_of_fixed_batches": lambda fit: fit(_dataset().take(3), shuffle=False),
     "dataset_repeated": lambda fit: fit(_dataset().repeat(), steps_per_epoch=5, shuffle=False),
     "dataset_validated_by_dataset": lambda fit: fit(
         _dataset(), validation_data=_dataset(4), validation_steps=3, shuffle=False
     ),
     "pydataset": lambda fit: fit(Batches(), shuffle=False),
     "generator": lambda fit: fit(_generator(), steps_per_epoch=3, shuffle=False),
-    "sample_weight": lambda fit: fit(dense_data().x, dense_data().y, sample_weight=WEIGHTS, shuffle=False),
-    "validation_split": lambda fit: fit(dense_data().x, dense_data().y, validation_split=0.4, shuffle=False),
     "validation_data_weighted": lambda fit: fit(
         dense_data().x, dense_data().y, shuffle=False, validation_data=(dense_data(9).x, dense_data(9).y, WEIGHTS[:9])
     ),
-    "validation_freq": lambda fit: fit(
-        dense_data().x, dense_data().y, validation_split=0.4, validation_freq=2, shuffle=False
-    ),
-    "steps_per_epoch": lambda fit: fit(_dataset(4), steps_per_epoch=3, shuffle=False),
-    "initial_epoch": lambda fit: fit(dense_data().x, dense_data().y, initial_epoch=1, shuffle=False),
 }
 
 
-@pytest.mark.quick(
-    "arrays_shuffled", "dataset_repeated", "pydataset", "generator", "validation_data_weighted",
-)  # fmt: skip
+@pytest.mark.quick("arrays_shuffled", "pydataset", "generator")
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
     def program(front, model):
@@ -121,6 +110,7 @@ def test_class_weight_with_a_dataset():
     assert_equal_training(flat, program, replicas=3)
 
 
+@pytest.mark.long
 def test_sequences_whose_length_changes_from_batch_to_batch():
     reference = ReferenceModel(
         "any_length",

@@ -105,6 +105,7 @@ def _middle_mean(seconds):
     return float(np.mean(ordered[quarter : len(ordered) - quarter]))
 
 
+@pytest.mark.long
 def test_arithmetic_is_what_takes_the_time_of_a_large_model():
     x, y = np.ones((512 * 50, 5)), np.zeros((512 * 50, 1))
     model = _model(400, 5)
@@ -130,6 +131,7 @@ with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
 """
 
 
+@pytest.mark.long
 def test_tensorflow_says_once_that_its_profiler_runs():
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
@@ -195,6 +197,7 @@ def test_callbacks_log_the_throughput_and_write_a_timeline(tmp_path):
         model.fit(data.x, data.y, callbacks=[Timeline(path)], **QUIET)
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("after", [3, 4, 9])
 def test_a_timeline_that_follows_no_step_says_so(after: int, tmp_path, caplog):
     data, path = dense_data(), tmp_path / "steps.json"

@@ -34,8 +34,9 @@ def cards(monkeypatch):
     return divided
 
 
-@pytest.mark.parametrize("builder", [AllReduce, PartitionedAR])
-@pytest.mark.parametrize("parts, ring", [((2,), True), ((1, 1), False), ((1, 2), False), ((2, 1), True)], ids=str)
+@pytest.mark.parametrize(("parts", "ring", "builder"), [
+    ((2,), True, AllReduce), ((1, 1), False, PartitionedAR), ((1, 2), False, AllReduce), ((2, 1), True, PartitionedAR),
+], ids=str)  # fmt: skip
 def test_parts_of_one_card_use_no_nccl(cards, parts, ring, builder):
     cards(*parts)
     data = even_data()

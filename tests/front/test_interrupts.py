@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way, interrupts", [("ahead", 60), ("waiting", 60), ("apart", 60)])
+@pytest.mark.parametrize("way, interrupts", [("ahead", 40), ("waiting", 40), ("apart", 40)])
 def test_interrupted_again_and_again(way: str, interrupts: int):
     command = [sys.executable, "-m", "tests.support.interrupted", str(interrupts), way]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
@@ -55,6 +55,7 @@ def in_a_callback_of_the_collector() -> None:
     gc.collect()
 
 
+@pytest.mark.quick("in_a_callback_of_the_collector")
 @pytest.mark.parametrize("press", [as_an_object_ends, in_a_callback_of_the_collector])
 def test_ctrl_c_where_python_drops_exceptions_ends_the_training(press: Callable[[], None], handler):
     pressed = []

@@ -28,7 +28,7 @@ BUILT = {
 }
 
 
-@pytest.mark.quick("a call", "an input of a declared size")
+@pytest.mark.quick("a call")
 @pytest.mark.parametrize("by", BUILT)
 def test_a_sequential_model_takes_batches_of_all_sizes(by: str):
     """Its first batch, or its input layer, has a size. Keras takes batches of other sizes all the same."""

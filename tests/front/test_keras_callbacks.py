@@ -1,6 +1,6 @@
 """Each callback of Keras does on two replicas what it does on one device, with all that it can be asked for.
 
-`docs/keras.md` lists the behaviours. `test_callbacks.py` shows callbacks one by one.
+`docs/keras.md` lists the behaviours.
 """
 
 from __future__ import annotations
@@ -19,9 +19,18 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, in_order, named
-from tests.support.models import BY_NAME, DENSE, even_data
+from tests.support.models import BATCH, BY_NAME, DENSE, even_data
 from tests.support.recorded import HOOKS, error_of
-from tests.support.training import QUIET, assert_equal_training, compiled, distributed, fit, train_plain, trained
+from tests.support.training import (
+    QUIET,
+    assert_equal_training,
+    compiled,
+    distributed,
+    fit,
+    train_distributed,
+    train_plain,
+    trained,
+)
 
 CALLBACKS = keras.callbacks
 X, Y = even_data().x, even_data().y
@@ -203,6 +212,7 @@ class Interrupting(CALLBACKS.Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_backups_of_steps_and_broken_files(folders):
     def program(front, model):
         folder = next(folders)
@@ -216,6 +226,50 @@ def test_backups_of_steps_and_broken_files(folders):
         return said, sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
     assert_equal_training(DENSE, program)
+
+
+def test_backup_and_restore_continues(folders):
+    """BackupAndRestore brings an interrupted training back to its last epoch."""
+    def program(front, model):
+        folder = next(folders)
+
+        def interrupt(epoch, logs):
+            if epoch == 2 and not model.interrupted:
+                model.interrupted = True
+                raise KeyboardInterrupt
+
+        model.interrupted = False
+        stop = CALLBACKS.LambdaCallback(on_epoch_begin=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            _fit(front, CALLBACKS.BackupAndRestore(folder), stop)
+        return {"history": _fit(front, CALLBACKS.BackupAndRestore(folder), stop), "epochs": model.history.epoch}
+
+    outcome = assert_equal_training(DENSE, program, replicas=2)
+    assert outcome.result["epochs/0"] == 2
+
+
+def test_a_callback_stops_training_in_the_middle_of_an_epoch():
+    def program(front, model):
+        def stop(batch, logs):
+            model.stop_training = batch == 1
+
+        return _fit(front, CALLBACKS.LambdaCallback(on_train_batch_end=stop))
+
+    assert_equal_training(DENSE, program, replicas=2)
+
+
+@pytest.mark.long
+def test_the_progress_bar_is_kerass(capsys):
+    texts = []
+
+    def program(front, model):
+        _fit(front, epochs=2, validation_data=None, verbose=2)
+        texts.append("".join(character for character in capsys.readouterr().out if not character.isdigit()))
+        return {"done": 1}
+
+    assert_equal_training(DENSE, program, replicas=2)
+    normal = [[part for part in text.split() if not re.fullmatch("m?s(/(step|epoch))?", part)] for text in texts]
+    assert normal[0] == normal[1] and normal[0][:2] == ["Epoch", "/"]
 
 
 class Watching(CALLBACKS.Callback):
@@ -249,6 +303,7 @@ def test_averages_of_weights_in_their_place():
     assert str(result["1"]).startswith("ValueError: SwapEMAWeights must be used when")
 
 
+@pytest.mark.long
 def test_nan_as_an_error():
     """`TerminateOnNaN(raise_error=True)`: after the batch that has it, and without `on_train_end`."""
     seen = []
@@ -268,6 +323,19 @@ def test_nan_as_an_error():
     assert seen[0] == seen[1] and seen[0][1:] == [[], [0]] and "NaN" in seen[0][0]
 
 
+def test_terminate_on_nan_stops_at_the_same_batch():
+    def program(front, model):
+        batches = []
+        x = np.where(np.arange(len(X))[:, None] == 2 * BATCH + 1, np.nan, X)  # in the third batch, on replica 0 of two
+        counter = CALLBACKS.LambdaCallback(on_train_batch_end=lambda batch, logs: batches.append(batch))
+        _fit(front, CALLBACKS.TerminateOnNaN(), counter, x=x, validation_data=None)
+        return {"batches": batches, "stopped": model.stop_training}
+
+    expected = train_plain(DENSE, program)
+    assert [int(value) for name, value in expected.result.items() if "batches" in name] == [0, 1, 2]
+    assert_same(expected.everything, train_distributed(DENSE, program, strategy="AllReduce").everything)
+
+
 class Summarized(keras.layers.Layer):
     """Writes a summary in its call."""
 
@@ -276,6 +344,7 @@ class Summarized(keras.layers.Layer):
         return x
 
 
+@pytest.mark.long
 def test_tensorboard(folders, tmp_path):
     """Images and graphs, a schedule's rates, a profile and a projector; a summary that the step writes is refused."""
     pytest.importorskip("tensorboard", reason="TensorFlow writes summaries with the tensorboard package only")

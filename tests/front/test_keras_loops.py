@@ -192,6 +192,7 @@ def _several_steps(front, model):
     return outcomes, seen.calls
 
 
+@pytest.mark.long
 def test_several_steps_in_one_execution():
     assert_equal_training(DENSE, _several_steps)
 

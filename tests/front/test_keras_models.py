@@ -346,11 +346,7 @@ def steps_of_keras_2(front, model):
 
 
 @pytest.mark.filterwarnings("ignore:`build..` was called on layer 'own':UserWarning")
-@pytest.mark.quick(
-    "nested_outputs", "targets_for_one_of_three_outputs", "nested_inputs_of_a_subclass", "a_model_without_weights",
-    "a_loss_that_is_a_python_number", "metrics_that_methods_update", "own_steps", "loops_in_loops",
-    "callbacks_change_the_model",
-)  # fmt: skip
+@pytest.mark.quick("nested_outputs", "own_steps", "loops_in_loops")
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str):
     assert_equal_training(*CASES[name], optimizer="sgd")

@@ -28,6 +28,7 @@ def _fit(front, **options):
     return front.fit(data.x, data.y, **{**QUIET, "epochs": 2, **options}).history
 
 
+@pytest.mark.long
 def test_a_refused_fit_leaves_the_session_of_an_evaluation():
     model, data = compiled(DENSE), even_data()
     strategy = AllReduce(compressor="HorovodCompressor")
@@ -122,6 +123,7 @@ class Interrupted(PS):
         return super().build(graph_item, resource_spec)
 
 
+@pytest.mark.long
 def test_ctrl_c_while_a_training_is_built():
     model = compiled(DENSE)
     with distributed(model, strategy=Interrupted()) as front:
@@ -185,6 +187,7 @@ class Drawn(StrategyBuilder):
         return self.built[-1]
 
 
+@pytest.mark.long
 def test_a_strategy_is_built_once_for_the_plan_and_the_training():
     builder, data, model = Drawn(), even_data(), compiled(DENSE)
     with distributed(model, strategy=builder) as front:

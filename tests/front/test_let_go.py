@@ -48,7 +48,7 @@ def _graphs() -> set[int]:
     return {id(found) for found in gc.get_objects() if isinstance(found, FuncGraph)}
 
 
-@pytest.mark.quick("_with_custom_gradient")
+@pytest.mark.long
 @pytest.mark.parametrize("build", [_with_custom_gradient, _own_step])
 def test_nothing_of_a_trained_model_stays(build):
     def train() -> list[weakref.ref]:

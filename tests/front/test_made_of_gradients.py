@@ -219,10 +219,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.quick(
-    "norm before scaling-PSLoadBalancing-3-False", "with the loss-AllReduce-3-True", "running mean-AllReduce-2-False",
-    "the gradient itself-PSLoadBalancing-3-False", "twice-AllReduce-3-True",
-)  # fmt: skip
+@pytest.mark.quick("norm before scaling-PSLoadBalancing-3-False", "twice-AllReduce-3-True")
 @pytest.mark.parametrize("name, builder, replicas, share_memory", CASES)
 def test_is_the_whole_batchs(name: str, builder: str, replicas: int, share_memory: bool):
     assert_equal_training(BUILDS[name], _fit, strategy=builder, replicas=replicas, share_memory=share_memory)
@@ -267,7 +264,7 @@ class Looks(keras.Model):
         return {"norm": tf.linalg.global_norm([rows, *others]), "rows": tf.size(rows.indices)}
 
 
-@pytest.mark.quick("AllReduce-2", "PartitionedPS-2")
+@pytest.mark.quick("PartitionedPS-2")
 @pytest.mark.parametrize("builder, replicas", [("AllReduce", 2), ("Parallax", 3), ("PartitionedPS", 2)])
 def test_of_rows(builder: str, replicas: int):
     """A row that several examples look up counts for each, as on one device."""

@@ -47,6 +47,7 @@ def further(model: keras.Model, strategy: str, **settings) -> tuple[int, int]:
     return found, sum(size for each, size in made().items() if each not in before)
 
 
+@pytest.mark.quick("1-AllReduce", "3-PS")
 @pytest.mark.parametrize("strategy", ["AllReduce", "PS"])
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_replicas_with_one_memory_have_no_second_state(model, strategy: str, replicas: int):

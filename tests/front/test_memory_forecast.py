@@ -55,6 +55,7 @@ def test_activations_grow_with_the_batch_and_the_state_does_not():
     assert 3 * 1024 <= (large.activations - small.activations) / 1024 <= 9 * 1024
 
 
+@pytest.mark.long
 def test_a_step_that_does_not_fit_is_said_with_a_batch_that_would(monkeypatch, caplog):
     monkeypatch.setattr(needs, "available", lambda name, here, held=0: 8 << 20)
     caplog.set_level(logging.WARNING, "autodist")

@@ -37,10 +37,8 @@ def _looks_and_changes(front, model):
     return seen
 
 
-@pytest.mark.quick("PS")
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
-def test_looks_and_changes_inside_and_between_blocks(builder: str):
-    assert_equal_training(DENSE, _looks_and_changes, replicas=2, strategy=builder)
+def test_looks_and_changes_inside_and_between_blocks():
+    assert_equal_training(DENSE, _looks_and_changes, replicas=2, strategy="PS")
 
 
 def test_the_state_comes_home_once(caplog):

@@ -92,7 +92,7 @@ def layers_of_each_type(optimizer):
     return model
 
 
-@pytest.mark.quick("adam", "adamax", "rmsprop-1")
+@pytest.mark.quick("rmsprop-1")
 @pytest.mark.parametrize("name", [*FUSED, *NEAR_ONE])
 def test_a_kernel_updates_variables_of_the_types_in_which_it_has_kerass_numbers(name: str):
     make, kernel = (FUSED | NEAR_ONE)[name]

@@ -96,6 +96,7 @@ def test_models_that_share_layers_train_and_look_within_each_others_fit(builder,
     assert_same_numbers(program, strategy=builder, share_memory=shares)
 
 
+@pytest.mark.long
 def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
     """The model's own `compile` is refused then; the class's cannot be."""
     plain, model = compiled(DENSE), compiled(DENSE)
@@ -238,7 +239,7 @@ class _Reads(keras.layers.Layer):
         return x + tf.stop_gradient(tf.reshape(tf.numpy_function(read, [], tf.float64), ()))
 
 
-@pytest.mark.quick("AllReduce-True", "strategy2-False")
+@pytest.mark.quick("AllReduce-True")
 @pytest.mark.parametrize("strategy, shares", [("AllReduce", True), ("AllReduce", False), (PS(staleness=2), False)])
 def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
     """And sees what the step has, where no step is ahead of another."""
@@ -319,6 +320,7 @@ class _Looks(keras.callbacks.Callback):
         self._refusals.append(str(refusal.value))
 
 
+@pytest.mark.long
 def test_verify_waits_for_the_end_of_a_training():
     plain, model, own, others = compiled(DENSE), compiled(DENSE), [], []
     plain.fit(DATA.x, DATA.y, **QUIET)
@@ -329,6 +331,7 @@ def test_verify_waits_for_the_end_of_a_training():
     assert_same(named(plain.weights), named(model.weights))
 
 
+@pytest.mark.long
 def test_a_function_is_traced_on_a_weight_that_another_thread_was_shown():
     model, plain, seen = compiled(DENSE), compiled(DENSE), []
     kernel = model.layers[0].kernel

@@ -159,6 +159,7 @@ LOSSES = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_loss_of_some_examples_or_of_their_places():
     losses = {as_name(name): loss for name, (loss, _) in LOSSES.items()}
     for name, loss in losses.items():

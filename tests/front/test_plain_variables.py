@@ -105,6 +105,7 @@ def test_a_function_that_was_traced_before_fit_sees_current_weights():
     assert_equal_training(DENSE, program)
 
 
+@pytest.mark.long
 def test_a_gradient_by_a_function_that_was_traced_before_fit_is_of_current_weights():
     def program(front, model):
         kernel, seen = model.layers[-1].kernel.value, []
@@ -125,6 +126,7 @@ def test_a_gradient_by_a_function_that_was_traced_before_fit_is_of_current_weigh
     assert_equal_training(DENSE, program)
 
 
+@pytest.mark.quick("plain")
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "keras"])
 def test_what_a_function_that_was_traced_before_fit_writes_counts(plain: bool):
     def program(front, model):
@@ -172,6 +174,7 @@ def test_a_checkpoint_of_a_callback_has_and_restores_the_current_state(tmp_path)
     assert_equal_training(counting, program)
 
 
+@pytest.mark.long
 def test_a_slice_of_a_plain_variable_is_assigned():
     def program(front, model):
         return fit(front, even_data(), callbacks=at_each_batch(lambda batch: model.seen[0].assign(0.25)))
@@ -206,6 +209,7 @@ def test_variables_are_of_their_own_classes_but_while_the_model_trains():
     assert type(model.scale) is plain and seen and not any(seen), "a watched variable has the type of an unwatched one"
 
 
+@pytest.mark.long
 def test_a_model_is_pickled_while_it_trains():
     def program(front, model):
         seen = []
@@ -217,6 +221,7 @@ def test_a_model_is_pickled_while_it_trains():
     assert_equal_training(DENSE, program)
 
 
+@pytest.mark.long
 def test_a_pipeline_that_is_iterated_during_fit_reads_current_weights():
     def program(front, model):
         kernel, seen, open_ones = model.layers[-1].kernel, [], []
@@ -235,7 +240,7 @@ def test_a_pipeline_that_is_iterated_during_fit_reads_current_weights():
     assert_equal_training(DENSE, program)
 
 
-@pytest.mark.quick("raw-interrupt", "several-error", "numpy-interrupt")
+@pytest.mark.quick("raw-interrupt")
 @pytest.mark.parametrize("failure", [RuntimeError("lost"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("look", [
     lambda variable: tf.raw_ops.Neg(x=variable), lambda variable: tf.concat([variable, variable], 0),

@@ -97,7 +97,7 @@ def _assert_strategy_is_placed(
     return placement
 
 
-@pytest.mark.quick("two machines-embedding-sgd", "gpus-embedding-sgd")
+@pytest.mark.quick("two machines-embedding-sgd")
 @pytest.mark.parametrize("name, optimizer", MODELS)
 @pytest.mark.parametrize("machines", SPECS)
 def test_what_is_printed_is_placed(machines: str, name: str, optimizer: str):

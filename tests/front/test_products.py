@@ -42,7 +42,7 @@ def each_of(replicas: int, times: int = 1) -> list[str]:
     return sorted(f"replica{index}" for index in range(replicas) for _ in range(times))
 
 
-@pytest.mark.quick("shared by three", "memories of their own")
+@pytest.mark.quick("shared by three")
 @pytest.mark.parametrize("share_memory, replicas, regularizer, with_kernel, gradients", [
     (True, 2, None, ["at_once", "at_once"], ["at_once"]),
     (True, 3, None, ["at_once", "at_once"], ["at_once"]),

@@ -62,7 +62,7 @@ def test_the_second_replica_draws_numbers_of_its_own(form: str):
         assert np.abs(second - np.mean(first)).max() < 3 * np.ptp(first)
 
 
-@pytest.mark.quick("apart")
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"share_memory": True}], ids=["apart", "shared"])
 def test_numbers_repeat_from_one_seed(options):
     expected, actual = _on_replicas(), _on_replicas(again=True, **options)
@@ -143,6 +143,7 @@ def test_the_plan_says_which_operation_draws_the_same_on_all_replicas():
 IN_THREES = [tuple(FORMS)[start : start + 3] for start in range(0, len(FORMS), 3)]
 
 
+@pytest.mark.quick("function, top, generator", "keras, stateless, map", "stateful switch, deep, stateful deep")
 @pytest.mark.parametrize("forms", IN_THREES, ids=", ".join)
 def test_the_plan_names_each_layer_that_draws(forms: tuple[str, ...]):
     names = [as_name(form) for form in forms]

@@ -83,9 +83,7 @@ UPDATES = [
 ]
 
 
-@pytest.mark.quick(
-    "constant-step-PSLoadBalancing", "seeds-optimizer-AllReduce", "function-optimizer-PSLoadBalancing",
-)  # fmt: skip
+@pytest.mark.quick("constant-step-PSLoadBalancing")
 @pytest.mark.parametrize("noise, where, builder", UPDATES)
 def test_an_update_that_draws_is_one_devices(noise: str, where: Callable, builder: str):
     # Batches of seven, seven and one: the last one leaves all replicas idle but the first. Stateful operations begin

@@ -56,6 +56,7 @@ def test_a_metric_inside_a_function_is_refused_with_the_reason():
     assert_same(before, named(model.weights), tolerance=0.0)
 
 
+@pytest.mark.quick("WritesWeights")
 @pytest.mark.parametrize("kind", [WritesWeights, TracksInAFunction])
 def test_after_a_refusal_plain_keras_trains_the_model(kind: type[keras.Model]):
     data, model = dense_data(), _model(kind)
@@ -110,6 +111,7 @@ class DifferentiatesPython(keras.layers.Layer):
         return shape
 
 
+@pytest.mark.quick("in the step")
 @pytest.mark.parametrize("where", ["in the step", "in a function", "in a branch"])
 def test_gradients_of_python_are_refused_on_several_replicas(where: str):
     """TensorFlow would take one replica's forward pass for another's, or find none, as it happens."""

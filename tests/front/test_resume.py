@@ -386,7 +386,7 @@ def killed_program(folder: Path, kills: int, *arguments: str, spec: str = "", **
 
 
 @pytest.mark.quick("2")
-@pytest.mark.parametrize("kills", [2, 20])
+@pytest.mark.parametrize("kills", [2, 10])
 def test_a_program_that_is_killed_again_and_again(kills: int, tmp_path: Path):
     """By SIGKILL, at random moments, states being written in the background."""
     found = killed_program(tmp_path, kills)

@@ -36,10 +36,8 @@ def test_saved_here_continued_in_keras(name: str, builder: str, tmp_path: Path):
     assert_equally_trained(_twice(reference), trained(model, _fit(model, reference)))
 
 
-@pytest.mark.quick("embedding")
-@pytest.mark.parametrize("name", ["heads", "embedding"])
-def test_saved_in_keras_continued_here(name: str, tmp_path: Path):
-    reference = BY_NAME[name]
+def test_saved_in_keras_continued_here(tmp_path: Path):
+    reference = BY_NAME["embedding"]
     model = compiled(reference)
     _fit(model, reference)
     model.save(tmp_path / "model.keras")
@@ -118,6 +116,7 @@ class Trees(keras.callbacks.Callback):
         self.seen.append(self.model.get_state_tree(value_format="numpy_array"))
 
 
+@pytest.mark.long
 def test_state_as_a_tree_and_what_else_a_trainer_tells():
     """Read within a `fit`; given back, and trained on. A loss without state is the same number."""
 

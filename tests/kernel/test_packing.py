@@ -74,16 +74,14 @@ def test_the_number_of_messages_does_not_depend_on_the_number_of_variables(build
     assert max(many.values()) < 12
 
 
-@pytest.mark.quick(str(PartitionedPS()))
-@pytest.mark.parametrize("builder", [PSLoadBalancing(), PartitionedPS()], ids=str)
-def test_a_norm_of_all_gradients_is_one_message_of_each_server(monkeypatch, builder):
-    few, many = (_messages(_chain_item(layers, clipped=True), builder) for layers in (3, 12))
+def test_a_norm_of_all_gradients_is_one_message_of_each_server(monkeypatch):
+    few, many = (_messages(_chain_item(layers, clipped=True), PartitionedPS()) for layers in (3, 12))
     assert few == many
     monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
     item, random = _chain_item(3, clipped=True), np.random.default_rng(2)
     values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
     batches = [random.normal(size=(size, 3)) for size in (7, 2, 3)]
-    placement = placed(item, builder, machine(cpus=3))
+    placement = placed(item, PartitionedPS(), machine(cpus=3))
     assert any("/together/" in node.name for node in build(item, placement).graph_def.node)
     expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
     assert_same(expected, train(item, placement, values, batches))

@@ -43,10 +43,8 @@ def _normalized(front: Any) -> Any:
     return {"seen": seen, "weights": values(trained, norm.variables)}
 
 
-@pytest.mark.quick("AllReduce")
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
-def test_synchronized_batch_normalization(strategy: str):
-    assert_equal_loops(_normalized, strategy)
+def test_synchronized_batch_normalization():
+    assert_equal_loops(_normalized, "AllReduce")
 
 
 def _contrastive(front: Any) -> Any:
@@ -75,10 +73,8 @@ def _contrastive(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-@pytest.mark.quick("PS")
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
-def test_a_loss_of_the_whole_batch(strategy: str):
-    assert_equal_loops(_contrastive, strategy)
+def test_a_loss_of_the_whole_batch():
+    assert_equal_loops(_contrastive, "PS")
 
 
 def _reduced(front: Any) -> Any:

@@ -42,8 +42,9 @@ def one_step(front: Any, x: np.ndarray, y: np.ndarray) -> tuple[float, float, fl
 
 
 @pytest.mark.quick("PartitionedAR-3")
-@pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("strategy", BUILDERS)
+@pytest.mark.parametrize(
+    ("strategy", "replicas"), [(strategy, 2 + (turn + 1) % 2) for turn, strategy in enumerate(BUILDERS)]
+)
 def test_linear_regression(strategy: str, replicas: int):
     """The arrays are passed as one would feed placeholders."""
     with autodist(strategy, replicas=replicas) as front:

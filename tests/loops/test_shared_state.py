@@ -15,8 +15,6 @@ from tests.support.compare import assert_same, flat
 from tests.support.loop_optimizers import WAYS
 from tests.support.loops import BATCHES, EVEN, Net, assert_equal_loops, autodist, batches, examples, run_plain, values
 
-STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
-
 
 def classifier() -> keras.Model:
     return keras.Sequential([keras.Input((5,)), keras.layers.Dense(7, activation="tanh"), keras.layers.Dense(3)])
@@ -57,10 +55,8 @@ def _three_functions(front: Any) -> Any:
     return {"seen": seen, "weights": values(model.weights), "optimizer": values(update.variables)}
 
 
-@pytest.mark.quick("AllReduce")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_training_evaluation_prediction_and_metrics(strategy: str):
-    assert_equal_loops(_three_functions, strategy)
+def test_training_evaluation_prediction_and_metrics():
+    assert_equal_loops(_three_functions, "AllReduce")
 
 
 class Adversaries:
@@ -175,11 +171,11 @@ def wasserstein_with_penalty(front: Any) -> Any:
     return both.left(seen)
 
 
-@pytest.mark.quick("wasserstein_with_penalty-PS")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(
-    "loop", [gan_at_once, gan_in_turns, gan_of_two_functions, wasserstein_with_penalty], ids=lambda loop: loop.__name__
-)
+@pytest.mark.quick("gan_at_once-PartitionedPS")
+@pytest.mark.parametrize(("loop", "strategy"), [
+    (gan_at_once, "PartitionedPS"), (gan_in_turns, "PS"), (gan_of_two_functions, "AllReduce"),
+    (wasserstein_with_penalty, "PS"), (wasserstein_with_penalty, "AllReduce"),
+], ids=lambda value: getattr(value, "__name__", value))  # fmt: skip
 def test_adversaries(loop: Any, strategy: str):
     assert_equal_loops(loop, strategy)
 
@@ -210,10 +206,8 @@ def _seen_and_assigned(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-@pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_variables_are_current_between_calls_and_may_be_assigned(strategy: str):
-    assert_equal_loops(_seen_and_assigned, strategy)
+def test_variables_are_current_between_calls_and_may_be_assigned():
+    assert_equal_loops(_seen_and_assigned, "PartitionedPS")
 
 
 def _learning_rate(front: Any) -> Any:
@@ -228,10 +222,8 @@ def _learning_rate(front: Any) -> Any:
     return {"seen": seen, "weights": values(model.weights), "optimizer": values(update.variables)}
 
 
-@pytest.mark.quick("PS")
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
-def test_a_learning_rate_and_weights_are_set_between_calls(strategy: str):
-    assert_equal_loops(_learning_rate, strategy)
+def test_a_learning_rate_and_weights_are_set_between_calls():
+    assert_equal_loops(_learning_rate, "PS")
 
 
 class Trained:

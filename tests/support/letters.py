@@ -1,4 +1,4 @@
-"""Programs whose outcome replicas must not change, each the same for a plain, a distributed and a mirrored model.
+"""Programs whose outcome replicas must not change, each the same for a plain and a distributed model.
 
 Every letter builds a compiled model, trains it with `fit`, and returns arrays by name.
 """
