@@ -317,8 +317,11 @@ def _added(aggregate: Any, trace: Any) -> Any:
         elif loss.shape.rank > 0 and loss.shape[0] is None:
             trace.seen.asked.append(Asked(_TERM, loss, 1, alike=_ADDED_ALIKE))
             value, asked = aggregate(loss * trace.inverse_share(loss.dtype)), None
+        elif loss.shape.rank == 0:
+            asked = counted(loss, trace) if of_examples else loss
+            value = aggregate(asked)
         else:
-            value = asked = counted(aggregate(counted(loss, trace)), trace) if of_examples else aggregate(loss)
+            value = asked = counted(aggregate(loss), trace) if of_examples else aggregate(loss)
         if of_examples and asked is not None:
             note, numbers = _ONE_NUMBER.format(_TERM, "add"), numbers_behind(asked, trace.seen)
             trace.seen.asked.append(Asked(_TERM, asked, one_number=note, by=numbers))

@@ -35,6 +35,7 @@ class AddsSums(layers.Layer):
 
     def call(self, x):
         self.add_loss(0.01 * ops.sum(ops.square(x)) - 0.3 * ops.mean(x))
+        self.add_loss(0.02 * ops.sum(ops.abs(x)))
         self.add_loss(0.01 * ops.sum(ops.square(x), axis=0))
         return x
 
