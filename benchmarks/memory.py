@@ -3,10 +3,10 @@
     python benchmarks/memory.py [--only forecast contenders] [--models dense cnn ...] [--workload mlp] [--hosts 2 4]
                                 [--builders AllReduce PS] [--peers multi_worker torch] [--json]
 
-The part `forecast` trains each of eight models with one replica, in a process of its own, and prints what that takes
+The part `forecast` trains each of ten models with one replica, in a process of its own, and prints what that takes
 above idle, what `plan(x, y)` says, and their ratio. Idle is the resident memory of the same process when it has trained
-a tiny model. The C library gives freed memory back in these processes (`MALLOC_MMAP_THRESHOLD_`, `MALLOC_ARENA_MAX`),
-since the forecast does not count what it would keep.
+the model on two examples, without the model's state. The C library gives freed memory back in these processes
+(`MALLOC_MMAP_THRESHOLD_`, `MALLOC_ARENA_MAX`), since the forecast does not count what it would keep.
 
 The part `contenders` trains one workload as each contender of the other benchmarks does, on this machine and over hosts
 of the test network, and prints the peak of each process that takes more than 200 MiB. The program is the first one of
@@ -32,7 +32,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import hosts
 from contenders import CONTENDERS, MIRRORED, MULTI_WORKER, ONE, PLAIN, REDUCED, TORCH, TWO, distributed
-from memory_models import MODELS, tiny
+from memory_models import MODELS
 from options import command, option
 from torch_models import MODELS as OF_TORCH
 from turns import Job, Training
@@ -63,28 +63,29 @@ def resident(field: str = "VmHWM", process: int | str = "self") -> float:
 
 def measured(name: str) -> tuple[float, float]:
     """Return the MiB that a model takes above idle, and what the plan says. It is measured in this process."""
-    import numpy as np
-
-    trained(tiny(), np.ones((8, 4), "float32"), np.zeros(8, int)).close()
-    idle = resident("VmRSS")
-    model, (x, y) = MODELS[name].make(), MODELS[name].arrays()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    front = trained(model, x, y)
-    peak = resident() - idle
-    return peak, max(each.peak for each in front.plan(x, y).table.memory) / 2**20
-
-
-def trained(model: Any, x: Any, y: Any) -> Any:
-    """Train a few steps on one batch, with one replica."""
-    import tensorflow as tf
-
     from autodist_core import ResourceSpec
     from autodist_keras import DistributedModel
 
-    front = DistributedModel(model, ResourceSpec.local(cpus=1))
-    data = tf.data.Dataset.from_tensors((x, y)).repeat()
+    front = DistributedModel(MODELS[name].make(), ResourceSpec.local(cpus=1))
+    batch = MODELS[name].arrays()
+    trained(front, MODELS[name].arrays(2))
+    idle = resident("VmRSS") - needed(front.plan())
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    trained(front, batch)
+    return resident() - idle, needed(front.plan(*batch))
+
+
+def trained(front: Any, batch: tuple[Any, Any]) -> None:
+    """Train a few steps on one batch."""
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensors(batch).repeat()
     front.fit(data, steps_per_epoch=_STEPS, shuffle=False, verbose=0)
-    return front
+
+
+def needed(plan: Any) -> float:
+    """The MiB that one device needs according to a plan."""
+    return float(max(each.peak for each in plan.table.memory) / 2**20)
 
 
 def forecasts(models: Sequence[str]) -> Iterator[tuple[str, float, float]]:
@@ -152,8 +153,7 @@ def floor(workload: str) -> float:
 
     chosen = WORKLOADS[workload]
     with DistributedModel(chosen.make(keras), ResourceSpec.local(cpus=1)) as front:
-        (memory,) = front.plan(chosen.dataset(BATCH)).table.memory
-    return memory.peak / 2**20
+        return needed(front.plan(chosen.dataset(BATCH)))
 
 
 def row(where: str, name: str, found: Mapping[str, Sequence[float]]) -> str:

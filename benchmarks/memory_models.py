@@ -22,24 +22,17 @@ class Model:
     draw: Callable[[Any, int], Any]
     batch: int
 
-    def arrays(self) -> tuple[Any, Any]:
-        """Return random inputs and labels of one batch."""
+    def arrays(self, examples: int = 0) -> tuple[Any, Any]:
+        """Return random inputs and labels of one batch, of so many examples if their number is given."""
         import numpy as np
 
-        rng = np.random.default_rng(0)
-        return self.draw(rng, self.batch), rng.integers(CLASSES, size=self.batch)
+        rng, count = np.random.default_rng(0), examples or self.batch
+        return self.draw(rng, count), rng.integers(CLASSES, size=count)
 
 
 def _compiled(model: Any, optimizer: str = "adam", xla: bool = False) -> Any:
     model.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=xla)
     return model
-
-
-def tiny() -> Any:
-    """A model that takes no memory to speak of: training it loads what TensorFlow needs."""
-    from keras import Input, Sequential, layers
-
-    return _compiled(Sequential([Input((4,)), layers.Dense(8, "relu"), layers.Dense(CLASSES, "softmax")]))
 
 
 def dense() -> Any:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from autodist_core import ResourceSpec
-from autodist_core.cluster.on_node.machine import DESCRIBED
+from autodist_core.cluster.agents.agent_handle import DESCRIBED
+from autodist_core.cluster.on_node.machine import cards
 from autodist_core.forecast import needs
 from autodist_keras import DistributedModel
 
@@ -88,3 +89,16 @@ def test_over_machines_each_has_what_the_strategy_places_there(devices, second, 
     monkeypatch.setitem(DESCRIBED, "10.0.0.2", {"memory_free": 3 << 20, "cards": [3 << 20]})
     assert planned()[second].verdict.startswith("needs ")
     assert "the device has 3.0 MiB: a batch of " in planned()[second].verdict
+
+
+@pytest.mark.parametrize(("visible", "shown"), [(None, [3, 5]), ("1,0", [5, 3]), ("1", [5]), ("-1", []), ("", [])])
+def test_the_driver_tells_the_memory_of_visible_cards(visible, shown, monkeypatch, tmp_path):
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\nprintf '3\\n5\\n'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert cards.__wrapped__() == tuple(size << 20 for size in shown)

@@ -25,6 +25,8 @@ from autodist_core.resource_spec import Node
 if TYPE_CHECKING:  # paramiko is imported when the first agent is started over ssh
     from autodist_core.cluster.ssh import Connection
 
+DESCRIBED: dict[str, Message] = {}
+"""How the agent of each machine described it, the last time that it was asked in this process."""
 LOG_LINES = 20
 _SHOWN_LINES = 8
 _END_SECONDS = 2.0

@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autodist_core.cluster.agents.agent_handle import AgentHandle
+from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
 from autodist_core.cluster.agents.start_agent import start_agent
 from autodist_core.cluster.doctor.before_start import port_range, require_startable
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
-from autodist_core.cluster.on_node.machine import DESCRIBED
 from autodist_core.cluster.protocol import probes
 from autodist_core.cluster.protocol.sockets import is_of_this_machine
 from autodist_core.errors import LaunchError, amount

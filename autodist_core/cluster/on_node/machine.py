@@ -1,16 +1,13 @@
-"""The CPUs and the memory of this machine, and how much of them is in use; and what other machines said of theirs."""
+"""The CPUs and the memory of this machine, and how much of them is in use."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-DESCRIBED: dict[str, Mapping[str, Any]] = {}
-"""How the agent of each machine described it, the last time that it was asked in this process."""
 _GROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
 
 
