@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 ASSERTS = re.compile(r"assert|raises$|warns$|fail$|until$|check$")
 """Calls that fail by themselves: of NumPy, of pytest, of tests/support, and the check of a golden text."""
 
@@ -29,6 +27,11 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(HERE))
 
 
+@cache
+def tree(path: Path) -> ast.AST:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
@@ -43,7 +46,7 @@ def asserting() -> set[str]:
     """The names of all functions here that assert, by themselves or by a function here that they call."""
     calls: dict[str, set[str]] = {}
     found = set()
-    for function in (each for tree in TREES.values() for each in functions(tree)):
+    for function in (each for path in FILES for each in functions(tree(path))):
         calls.setdefault(function.name, set()).update(called(function, methods=False))
         asserts = any(isinstance(node, ast.Assert) for node in ast.walk(function))
         if asserts or any(map(ASSERTS.match, called(function))):
@@ -60,7 +63,7 @@ def test_every_test_asserts_something():
     known = asserting()
     silent = [
         f"{name_of(path)}::{function.name}"
-        for path in TESTS for function in functions(TREES[path])
+        for path in TESTS for function in functions(tree(path))
         if function.name.startswith("test_") and function.name not in known
     ]  # fmt: skip
     assert silent == []
@@ -75,22 +78,22 @@ def compared(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-@pytest.mark.parametrize("path", TESTS, ids=name_of)
-def test_nothing_is_compared_with_itself(path: Path):
+def test_nothing_is_compared_with_itself():
     """Two calls of one function may differ, and are compared where a training must repeat."""
-    for node in ast.walk(TREES[path]):
-        sides = compared(node)
-        if len(sides) == 2 and not called(ast.Tuple(sides)):
-            assert ast.dump(sides[0]) != ast.dump(sides[1]), f"line {node.lineno}: {ast.unparse(node)}"
+    for path in TESTS:
+        for node in ast.walk(tree(path)):
+            sides = compared(node)
+            if len(sides) == 2 and not called(ast.Tuple(sides)):
+                assert ast.dump(sides[0]) != ast.dump(sides[1]), f"{path}:{node.lineno}: {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if name_of(path) not in LOOK_INSIDE], ids=name_of)
-def test_nothing_private_of_the_product_is_looked_at(path: Path):
+def test_nothing_private_of_the_product_is_looked_at():
     """What a test wants to know, the public surface shows: the plan, the model's state, the stages' own functions."""
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-    found = [f"{number}: {line.strip()}" for number, line in lines if PRIVATE.search(line)]
-    imports = [f"{node.lineno}: {ast.unparse(node)}" for node in ast.walk(TREES[path]) if takes_private(node)]
-    assert found + imports == []
+    for path in filter(lambda path: name_of(path) not in LOOK_INSIDE, FILES):
+        lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        found = [f"{path}:{number}: {line.strip()}" for number, line in lines if PRIVATE.search(line)]
+        imports = [f"{path}:{node.lineno}: {ast.unparse(node)}" for node in ast.walk(tree(path)) if takes_private(node)]
+        assert found + imports == []
 
 
 def takes_private(node: ast.AST) -> bool:

@@ -52,8 +52,7 @@ def test_every_builder_over_many_hosts(lan, name, caplog):
     assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
 
 
-@pytest.mark.parametrize("share_memory", [None, False])
-@pytest.mark.parametrize("cpus", [2, 4])
+@pytest.mark.parametrize(("cpus", "share_memory"), [(2, None), (4, False)])
 def test_several_replicas_on_each_machine(lan, cpus, share_memory, caplog):
     """The replicas of a machine share copies, as on CPUs, or have their own, as on GPUs."""
     caplog.set_level(logging.DEBUG, "autodist")
@@ -72,10 +71,9 @@ def test_every_kind_of_rows_that_all_machines_gather(lan, name):
     """How many rows a machine has changes from step to step, and is none for a machine without examples."""
     reference = MODELS[name]
     expected = train_plain(reference)
-    for cpus in ([2, 1, 1], [1] * HOSTS):
+    for cpus, builder in (([2, 1, 1], "AllReduce"), ([1] * HOSTS, "PartitionedAR")):
         with OverHosts(reference, lan.spec(cpus, lan.hosts[: len(cpus)])) as hosts:
-            for builder in ("AllReduce", "PartitionedAR"):
-                assert_equally_trained(expected, hosts.train("adam", builder))
+            assert_equally_trained(expected, hosts.train("adam", builder))
 
 
 def test_an_update_that_is_left_out(lan, caplog):

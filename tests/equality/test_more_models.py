@@ -177,10 +177,7 @@ MODELS = {
 }
 
 
-@pytest.mark.quick(
-    "attention-2-True-AllReduce", "tied-2-True-AllReduce", "normalized-2-True-AllReduce",
-    "own_gradients-2-True-AllReduce", "mixed_heads-2-True-AllReduce",
-)  # fmt: skip
+@pytest.mark.quick("attention-2-True-AllReduce", "normalized-2-True-AllReduce", "own_gradients-2-True-AllReduce")
 @pytest.mark.parametrize("replicas, share_memory, builder", [(2, True, "AllReduce"), (3, False, "Parallax")])
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_one_device(name: str, replicas: int, share_memory: bool, builder: str):

@@ -51,9 +51,10 @@ def _sequences() -> Data:
     return Data(x, y)
 
 
-@pytest.mark.quick("3-False-Sequential", "2-True-NoScaling")
-@pytest.mark.parametrize("base", [keras.Sequential, NoScaling])
-@pytest.mark.parametrize("replicas, share_memory", [(2, False), (3, False), (2, True)])
+@pytest.mark.quick("3-False-Sequential")
+@pytest.mark.parametrize("replicas, share_memory, base", [
+    (3, False, keras.Sequential), (2, True, keras.Sequential), (2, True, NoScaling), (3, False, NoScaling),
+])  # fmt: skip
 def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: int, share_memory: bool):
     reference = ReferenceModel("synchronized", lambda: _model(base), dense_data, lambda: {"loss": "mse"})
     assert_equal_training(reference, replicas=replicas, share_memory=share_memory)

@@ -150,7 +150,7 @@ class Product(keras.layers.Layer):
         return self.product(self, x, tf.convert_to_tensor(self.weight))
 
 
-@pytest.mark.quick("keras.remat", "stateful deep", "inside a loop", "inside a condition")
+@pytest.mark.quick("keras.remat", "inside a loop")
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_the_backward_pass_has_the_numbers_of_the_forward_pass(name: str):
     """The loss is linear in the weights: it is the product of the weights and the gradient, which the update shows."""
@@ -194,7 +194,7 @@ ROWS = {
 }
 
 
-@pytest.mark.quick("seeds-AllReduce", "constant-PS", "function-PS")
+@pytest.mark.quick("seeds-AllReduce", "constant-PS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PS"])
 @pytest.mark.parametrize("rows", ROWS)
 def test_each_replica_trains_the_rows_that_it_has_drawn(rows: str, builder: str):

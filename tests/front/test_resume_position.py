@@ -77,7 +77,7 @@ SOURCES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.quick("shuffled twice", "cached")
+@pytest.mark.quick("shuffled twice")
 @pytest.mark.parametrize("name", SOURCES)
 def test_shuffles_that_draw_their_seeds_at_different_moments(name: str, tmp_path: Path):
     """TensorFlow makes an inner iterator when it is first needed, and its seeds are drawn then."""
@@ -161,7 +161,7 @@ LONGER: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.quick("dataset", "without an end")
+@pytest.mark.quick("dataset")
 @pytest.mark.parametrize("name", LONGER)
 def test_a_longer_training_goes_on_in_the_data(name: str, tmp_path: Path):
     """A complete training with more epochs than before has the batches of one that had these epochs at once."""

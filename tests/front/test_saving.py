@@ -25,8 +25,7 @@ def _twice(reference: ReferenceModel) -> Trained:
 
 
 @pytest.mark.quick("embedding-PS")
-@pytest.mark.parametrize("builder", ["AllReduce", "PS"])
-@pytest.mark.parametrize("name", ["heads", "embedding"])
+@pytest.mark.parametrize(("name", "builder"), [("heads", "AllReduce"), ("embedding", "PS")])
 def test_saved_here_continued_in_keras(name: str, builder: str, tmp_path: Path):
     reference = BY_NAME[name]
     with distributed(compiled(reference), builder) as front:

@@ -31,7 +31,7 @@ def _sequential(counting: Counting) -> keras.Model:
     return keras.Sequential([keras.Input((3,)), counting, keras.layers.Dense(1)])
 
 
-@pytest.mark.quick("SGD-_functional", "Adafactor-_sequential")
+@pytest.mark.quick("Adafactor-_sequential")
 @pytest.mark.parametrize("build", [_functional, _sequential])
 @pytest.mark.parametrize("optimizer", [KO.SGD, KO.RMSprop, KO.Adafactor, KO.Nadam])
 @pytest.mark.oldest

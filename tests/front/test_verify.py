@@ -88,7 +88,7 @@ class Perturbs(keras.layers.Layer):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.quick("dropout", "time first")
+@pytest.mark.quick("dropout")
 @pytest.mark.parametrize("name", DRAWING)
 def test_replicas_draw_what_one_device_draws_to_be_compared(name: str):
     data, losses = dense_data(), []

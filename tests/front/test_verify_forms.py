@@ -103,8 +103,7 @@ if importlib.util.find_spec("pandas"):
     )  # fmt: skip
 
 
-@pytest.mark.quick("list", "dict", "list of targets", "class weights", "dataset", "PyDataset", "generator",
-                   "other arguments of fit")
+@pytest.mark.quick("dict", "class weights", "dataset", "PyDataset", "other arguments of fit")
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
     make, data = FORMS[form]

@@ -182,7 +182,7 @@ def _assert_same(graph: DistributedGraph, each: DistributedGraph, per_machine: i
     assert (graph.buckets, set(graph.added)) == (each.buckets, set(each.added))
 
 
-@pytest.mark.quick("AllReduce", "PSLoadBalancing", "Parallax", "PartitionedPS")
+@pytest.mark.quick("AllReduce", "PSLoadBalancing")
 @pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
 def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
     placement = _placed(_item(), builder, len(UNEVEN))
@@ -209,7 +209,7 @@ def test_one_machine_besides_the_first_is_enough(builder, caplog):
         _assert_one_machine_is_enough(item, _placed(item, builder, machines, each, kind), each, caplog)
 
 
-@pytest.mark.quick("attribute-AllReduce", "loop-PSLoadBalancing")
+@pytest.mark.quick("attribute-AllReduce")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 @pytest.mark.parametrize("drawing", ["attribute", "loop"])
 def test_draws_that_are_no_constants_are_built_replica_by_replica(drawing: str, builder):
@@ -238,7 +238,7 @@ def test_the_graph_of_64_machines_is_not_much_larger_than_that_of_two(builder):
     assert len(many.graph_def.library.function) < 10
 
 
-@pytest.mark.quick("AllReduce", "Parallax")
+@pytest.mark.quick("Parallax")
 @pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
 def test_machines_with_many_replicas(builder):
     """Three replicas of a machine are built, and stand for all."""

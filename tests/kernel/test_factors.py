@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ def _captured(shapes: dict[str, tuple[int, ...]], loss_of, dtype: str = "float64
     return capture(trace(step, variables, (tf.TensorSpec((None, *each), tf.float64, "x"),)))
 
 
+@cache
 def _item(dtype: str = "float64") -> GraphItem:
     """Two layers with one input, a third layer, and a bias."""
 
@@ -46,6 +48,7 @@ def _item(dtype: str = "float64") -> GraphItem:
     return _captured({"left": (5, 4), "right": (5, 4), "last": (4, 3), "bias": (3,)}, loss_of, dtype)
 
 
+@cache
 def _of_all_items() -> GraphItem:
     """A layer over all items of a catalogue, whatever the batch is, and one over the batch."""
 
@@ -56,6 +59,7 @@ def _of_all_items() -> GraphItem:
     return _captured({"catalogue": (5, 4), "batch": (5, 4)}, loss_of)
 
 
+@cache
 def _of_positions() -> GraphItem:
     """A layer over the positions of sequences, and a layer over whole sequences."""
 

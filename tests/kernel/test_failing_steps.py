@@ -239,9 +239,7 @@ COMBINATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.quick(
-    "lookup-AllReduce-False", "metric-AllReduce-False", "gradient-PS-True", "result-PS-True",
-)  # fmt: skip
+@pytest.mark.quick("metric-AllReduce-False", "gradient-PS-True")
 @pytest.mark.parametrize("name, builder, share_memory", COMBINATIONS)
 def test_a_failing_step_leaves_the_state_of_the_step_before(name: str, builder: str, share_memory: bool):
     case = CASES[name]

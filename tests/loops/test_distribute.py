@@ -33,7 +33,7 @@ def alone() -> Callable[[str], dict[str, Any]]:
     return found
 
 
-@pytest.mark.quick("eager-AdagradV1", "traced-SGD")
+@pytest.mark.quick("traced-SGD")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 def test_an_epoch_equals_one_device(alone, optimizer: str, traced: bool):

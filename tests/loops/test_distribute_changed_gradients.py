@@ -88,7 +88,7 @@ def mirrored() -> Any:
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
 
 
-@pytest.mark.quick("decay-adam-PartitionedPS", "chain-momentum-PS", "own rows-v1-Parallax")
+@pytest.mark.quick("decay-adam-PartitionedPS", "own rows-v1-Parallax")
 @pytest.mark.parametrize(
     ("optimizer", "strategy"), [("momentum", "PS"), ("adam", "PartitionedPS"), ("v1", "Parallax")]
 )

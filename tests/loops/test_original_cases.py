@@ -158,9 +158,7 @@ def while_loop(front: Any) -> Any:
 CASES = [embedding_classifier, language_model, image_classifier, while_loop]
 
 
-@pytest.mark.quick(
-    "embedding_classifier-Parallax", "image_classifier-PartitionedAR", "while_loop-UnevenPartitionedPS",
-)  # fmt: skip
+@pytest.mark.quick("image_classifier-PartitionedAR", "while_loop-UnevenPartitionedPS")
 @pytest.mark.parametrize("case, strategy, replicas", [
     pytest.param(case, strategy, 2 + (turn + row) // 2 % 2, id=f"{case.__name__}-{strategy}")
     for row, case in enumerate(CASES) for turn, strategy in enumerate(BUILDERS)

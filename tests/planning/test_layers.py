@@ -116,20 +116,20 @@ def test_there_are_modules():
     assert len(CORE) > 15
 
 
-@pytest.mark.parametrize("path", CORE, ids=own_name)
-def test_a_stage_imports_earlier_stages_only(path):
-    relative, own = str(path.relative_to(ROOT)), own_name(path)
-    assert own == "autodist_core" or own.split(".")[1] in STAGES, f"{own} is no stage: say in STAGES where it stands"
-    for name in imports(path):
-        assert not name.startswith("autodist_keras") and name.split(".")[0] != "keras", f"{relative} imports {name}"
-        if not name.startswith("autodist_core"):
-            continue
-        if own == "autodist_core":
-            # These are imported when somebody asks for them: `import autodist_core` does without TensorFlow.
-            stages = (*PLANNING, "capture", "loops")
-            assert name.split(".")[1] in stages, f"{relative} imports {name}, which is not of the planning half"
-        else:
-            assert stage(name) <= stage(own), f"{relative} imports {name}, a later stage"
+def test_a_stage_imports_earlier_stages_only():
+    for path in CORE:
+        relative, own = str(path.relative_to(ROOT)), own_name(path)
+        assert own == "autodist_core" or own.split(".")[1] in STAGES, f"{own} is no stage: say in STAGES where it is"
+        for name in imports(path):
+            assert not name.startswith("autodist_keras") and name.split(".")[0] != "keras", f"{relative} imports {name}"
+            if not name.startswith("autodist_core"):
+                continue
+            if own == "autodist_core":
+                # These are imported when somebody asks for them: `import autodist_core` does without TensorFlow.
+                stages = (*PLANNING, "capture", "loops")
+                assert name.split(".")[1] in stages, f"{relative} imports {name}, which is not of the planning half"
+            else:
+                assert stage(name) <= stage(own), f"{relative} imports {name}, a later stage"
 
 
 def is_module(folder, dotted):
@@ -145,29 +145,29 @@ def group(folder, dotted):
     return None if not first else groups.index(first) if first in groups else len(groups)
 
 
-@pytest.mark.parametrize("path", ALL, ids=own_name)
-def test_a_group_of_a_folder_imports_earlier_groups_only(path):
-    own = own_name(path)
-    for folder in INSIDE:
-        if not own.startswith(f"{folder}."):
-            continue
+def test_a_group_of_a_folder_imports_earlier_groups_only():
+    for path in ALL:
+        own = own_name(path)
+        for folder in INSIDE:
+            if not own.startswith(f"{folder}."):
+                continue
+            for name in imports(path):
+                if name.startswith(f"{folder}.") and is_module(folder, name):
+                    assert group(folder, name) <= group(folder, own), f"{own} imports {name}, a later group of {folder}"
+
+
+def test_what_stays_at_the_edge():
+    for path in ALL:
+        own = own_name(path)
+        reads_messages = own.startswith(READING_MESSAGES)
         for name in imports(path):
-            if name.startswith(f"{folder}.") and is_module(folder, name):
-                assert group(folder, name) <= group(folder, own), f"{own} imports {name}, a later group of {folder}"
-
-
-@pytest.mark.parametrize("path", ALL, ids=own_name)
-def test_what_stays_at_the_edge(path):
-    own = own_name(path)
-    reads_messages = own.startswith(READING_MESSAGES)
-    for name in imports(path):
-        if name.split(".")[0] == "paramiko":
-            assert own.startswith("autodist_core.cluster.ssh."), f"{own} imports {name}; only the ssh modules do"
-        if name.startswith(("google.protobuf", "autodist_core.proto")):
-            assert reads_messages, f"{own} imports {name}; only the serialisers and the strategy's stages do"
-        if name.startswith("tensorflow") and own.startswith(tuple(f"autodist_core.{stage}" for stage in PLANNING)):
-            # The captured step's value reads TensorFlow's messages, for those who ask for its graph.
-            assert own in (*EDITING, "autodist_core.step.graph_item"), f"{own} imports {name}; planning does without"
+            if name.split(".")[0] == "paramiko":
+                assert own.startswith("autodist_core.cluster.ssh."), f"{own} imports {name}; only the ssh modules do"
+            if name.startswith(("google.protobuf", "autodist_core.proto")):
+                assert reads_messages, f"{own} imports {name}; only the serialisers and the strategy's stages do"
+            if name.startswith("tensorflow") and own.startswith(tuple(f"autodist_core.{stage}" for stage in PLANNING)):
+                # The captured step's value reads TensorFlow's messages, for those who ask for its graph.
+                assert own in (*EDITING, "autodist_core.step.graph_item"), f"{own} imports {name}; planning may not"
 
 
 def folder(dotted):
@@ -177,16 +177,16 @@ def folder(dotted):
     return dotted.removeprefix("autodist_core.cluster").removeprefix(".").split(".")[0]
 
 
-@pytest.mark.parametrize("path", [path for path in CORE if folder(own_name(path)) is not None], ids=own_name)
-def test_a_folder_of_the_cluster_imports_earlier_folders_only(path):
-    own = own_name(path)
-    assert folder(own) in ("", *CLUSTER), f"{own} is in no folder of CLUSTER: say there where it stands in the flow"
-    for name in imports(path):
-        if folder(name) is not None:
-            allowed = (folder(own), *CLUSTER[folder(own)]) if folder(own) else ()
-            assert folder(name) in allowed, f"{own} imports {name}; its folder may not"
-        if name.split(".")[0] == "tensorflow":
-            assert own in WITH_TENSORFLOW, f"{own} imports {name}; only {' and '.join(WITH_TENSORFLOW)} do"
+def test_a_folder_of_the_cluster_imports_earlier_folders_only():
+    for path in filter(lambda path: folder(own_name(path)) is not None, CORE):
+        own = own_name(path)
+        assert folder(own) in ("", *CLUSTER), f"{own} is in no folder of CLUSTER: say there where it stands in the flow"
+        for name in imports(path):
+            if folder(name) is not None:
+                allowed = (folder(own), *CLUSTER[folder(own)]) if folder(own) else ()
+                assert folder(name) in allowed, f"{own} imports {name}; its folder may not"
+            if name.split(".")[0] == "tensorflow":
+                assert own in WITH_TENSORFLOW, f"{own} imports {name}; only {' and '.join(WITH_TENSORFLOW)} do"
 
 
 PACKAGES = [path for path in ALL if path.name == "__init__.py"]
@@ -195,33 +195,33 @@ NAMED = re.compile(r"(?:`|^ {4}|\()([a-z_]\w*)\b", re.MULTILINE)
 SUBJECT = re.compile(r"(?:^|\.\s+|- )`{1,2}([a-z_]\w*)/?`{1,2}(?=[ :,])|^ {4}([a-z_]\w*)  +\S", re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=own_name)
-def test_a_package_that_lists_its_modules_lists_all_of_them_and_no_other(path):
+def test_a_package_that_lists_its_modules_lists_all_of_them_and_no_other():
     """A docstring that names half of the modules lists them."""
-    said = ast.get_docstring(tree(path)) or ""
-    found = {each.parent if each.name == "__init__.py" else each for each in modules(path.parent.relative_to(ROOT))}
-    inside = {each.stem for each in found if each.parent == path.parent} - {"__main__"}
-    named = inside & set(NAMED.findall(said))
-    if 2 * len(named) >= len(inside) > 0:
-        assert not inside - named, f"{own_name(path)} has these modules, and its docstring does not name them"
-        others = {name for match in SUBJECT.findall(said) for name in match if name} - inside
-        assert not others, f"the docstring of {own_name(path)} names these, and they are no modules of it"
+    for path in PACKAGES:
+        said = ast.get_docstring(tree(path)) or ""
+        found = {each.parent if each.name == "__init__.py" else each for each in modules(path.parent.relative_to(ROOT))}
+        inside = {each.stem for each in found if each.parent == path.parent} - {"__main__"}
+        named = inside & set(NAMED.findall(said))
+        if 2 * len(named) >= len(inside) > 0:
+            assert not inside - named, f"{own_name(path)} has these modules, and its docstring does not name them"
+            others = {name for match in SUBJECT.findall(said) for name in match if name} - inside
+            assert not others, f"the docstring of {own_name(path)} names these, and they are no modules of it"
 
 
 # The stages of which the Keras front imports public names only: what the `__init__` of a folder names.
 BY_PUBLIC_NAMES = ("autodist_core.capture", "autodist_core.kernel", "autodist_core.runtime", "autodist_core.training")
 
 
-@pytest.mark.parametrize("path", [path for path in ALL if path not in CORE], ids=own_name)
-def test_the_front_imports_no_inside_of_earlier_stages_and_nothing_of_the_other_front(path):
-    for name in imports(path):
-        if name.startswith(BY_PUBLIC_NAMES):
-            folder = ROOT.joinpath(*name.split(".")[:-1])
-            assert folder.is_dir(), f"{own_name(path)} imports {name}, an inside of its stage"
-        assert not name.startswith("autodist_core.loops"), f"{own_name(path)} imports {name}, of the other front"
-        if name.startswith("autodist_core.cluster."):
-            allowed = ("autodist_core.cluster.chief.", "autodist_core.cluster.on_node.standby.")
-            assert name.startswith(allowed), f"{own_name(path)} imports {name}"
+def test_the_front_imports_no_inside_of_earlier_stages_and_nothing_of_the_other_front():
+    for path in filter(lambda path: path not in CORE, ALL):
+        for name in imports(path):
+            if name.startswith(BY_PUBLIC_NAMES):
+                folder = ROOT.joinpath(*name.split(".")[:-1])
+                assert folder.is_dir(), f"{own_name(path)} imports {name}, an inside of its stage"
+            assert not name.startswith("autodist_core.loops"), f"{own_name(path)} imports {name}, of the other front"
+            if name.startswith("autodist_core.cluster."):
+                allowed = ("autodist_core.cluster.chief.", "autodist_core.cluster.on_node.standby.")
+                assert name.startswith(allowed), f"{own_name(path)} imports {name}"
 
 
 # What changes a NodeDef: assigning to a part of it, and calling these methods of a part of it.
@@ -250,18 +250,18 @@ def changed_nodes(module):
             yield node.lineno
 
 
-@pytest.mark.parametrize("path", ALL, ids=own_name)
-def test_only_the_editor_changes_nodes(path):
-    own, lines = own_name(path), list(changed_nodes(tree(path)))
-    if own == "autodist_core.step.editor":
-        assert lines, "the editor changes nodes, and this test sees it"
-    else:
-        assert not lines, f"{own} changes a NodeDef at line {lines[:1]}; let the editor do it"
+def test_only_the_editor_changes_nodes():
+    for path in ALL:
+        own, lines = own_name(path), list(changed_nodes(tree(path)))
+        if own == "autodist_core.step.editor":
+            assert lines, "the editor changes nodes, and this test sees it"
+        else:
+            assert not lines, f"{own} changes a NodeDef at line {lines[:1]}; let the editor do it"
 
 
-@pytest.mark.parametrize("path", ALL, ids=own_name)
-def test_modules_stay_small(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+def test_modules_stay_small():
+    for path in ALL:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, own_name(path)
 
 
 PLAN_EVERYTHING = """

@@ -2,9 +2,8 @@
 
 import ast
 import configparser
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from autodist_core.seams import table as core_seams
 from autodist_core.seams.seam import SUPPORTED
@@ -22,6 +21,7 @@ PUBLIC = {"_exit": "os", "_replace": "named tuples", "_fields": "named tuples"}
 NODES = {"_read_only_resource_inputs", "_gradient_op_type", "_class"}
 
 
+@cache
 def trees():
     return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
 
@@ -97,16 +97,16 @@ def test_every_private_module_is_listed():
         assert name in listed, f"{path.relative_to(ROOT)} uses {name}: list it in seams.py"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_seam_has_a_default(path):
+def test_no_seam_has_a_default():
     """A name that is missing is an error: nobody asks whether it is there, or takes something else."""
     # Keras's models have some names of a function's graph too, as public ones.
     of_graphs = {seam.name for seam in TABLE if seam.owner.endswith(".FuncGraph")} - {"inputs", "outputs", "variables"}
     names = {seam.name for seam in TABLE if is_private(seam.name)} | of_graphs
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr") and len(node.args) > 1:
-            asked = node.args[1]
-            assert not (isinstance(asked, ast.Constant) and asked.value in names), f"line {node.lineno}"
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr") and len(node.args) > 1:
+                asked = node.args[1]
+                assert not (isinstance(asked, ast.Constant) and asked.value in names), f"{path}, line {node.lineno}"
 
 
 def test_supported_versions_are_those_of_setup_cfg():
