@@ -313,7 +313,7 @@ class DistributedModel(Forwarding):
           dense/bias   : f32[1]    ps(localhost:CPU:0)   4 B   8 B/step
           total: 2 variables, 16 B; 32 B travel between devices per step
         """
-        given = of_batches(x=x, y=y, sample_weight=sample_weight, class_weight=class_weight, **of_fit)
+        given = of_batches(self.model, x=x, y=y, sample_weight=sample_weight, class_weight=class_weight, **of_fit)
         return model_plan.plan_of(self, given)
 
     def verify(
@@ -336,7 +336,7 @@ class DistributedModel(Forwarding):
         ...     print(dm.verify(np.ones((4, 3)), np.zeros((4, 1)), steps=2).splitlines()[-1].partition(";")[0])
         verdict: equal to one device, up to rounding, in the 3 variables of the table
         """
-        given = of_batches(x=x, y=y, sample_weight=sample_weight, class_weight=class_weight, **of_fit)
+        given = of_batches(self.model, x=x, y=y, sample_weight=sample_weight, class_weight=class_weight, **of_fit)
         return verify(self, given, steps)
 
     def explain(
@@ -357,7 +357,7 @@ class DistributedModel(Forwarding):
         a step of 4 examples takes ... ms on 2 replicas (measured in 20 steps)
         """
         named = {"batch_size": batch_size, "sample_weight": sample_weight, "class_weight": class_weight}
-        return explain(self, self._last_fit, of_batches(x=x, y=y, **named, **of_fit), steps)
+        return explain(self, self._last_fit, of_batches(self.model, x=x, y=y, **named, **of_fit), steps)
 
     @property
     def inexact(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook, put_back
-from autodist_keras.reports.own_fit import call_fit, takes
+from autodist_keras.reports.own_fit import call_fit, takes, takes_in_order
 from autodist_keras.training.exclusive import claimed
 from autodist_keras.training.step_functions import feed_of
 
@@ -54,7 +54,7 @@ def first_batches(whose: str, model: Any, owner: Any, given: Mapping[str, Any], 
     checks.optimizer(model)
     x, y = given.get("x"), given.get("y")
     rows = None
-    if "x" in given or not checks.is_own(model, "fit"):
+    if "x" in given or not checks.is_own(model, "fit") or (not given and takes_in_order(model)):
         rows = _rows_of_arrays(whose, x, y, given.get("sample_weight"))
     if "batch_size" in given or not takes(model, "batch_size"):
         rows = None

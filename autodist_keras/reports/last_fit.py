@@ -31,7 +31,7 @@ class LastFit:
     """
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._given = keras.tree.map_structure(_reference, of_batches(**named_arguments(model, args, kwargs)))
+        self._given = keras.tree.map_structure(_reference, of_batches(model, **named_arguments(model, args, kwargs)))
 
     @property
     def arguments(self) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ In: what a user passed to `plan`, `verify`, `explain`, or to the last `fit`. Out
 >>> class Own(keras.Sequential):
 ...     def fit(self, *, dataset, **others):
 ...         return dataset, others
->>> given = of_batches(dataset=[1, 2], y=None, epochs=3)
+>>> given = of_batches(Own(), dataset=[1, 2], y=None, epochs=3)
 >>> given, call_fit(Own(), given, verbose=0), takes(Own(), "dataset")
 ({'dataset': [1, 2]}, ([1, 2], {'verbose': 0}), True)
 """
@@ -23,25 +23,47 @@ _OF_BATCHES = ("x", "y", "batch_size", "sample_weight", "class_weight")
 _OTHERS = {*inspect.signature(keras.Model.fit).parameters} - {*_OF_BATCHES}
 
 
-def of_batches(**given: Any) -> dict[str, Any]:
-    """The given arguments on which a batch depends: all but those of Keras's `fit` that are for whole epochs."""
+def of_batches(model: Any, /, **given: Any) -> dict[str, Any]:
+    """The given arguments on which a batch depends: all but those of Keras's `fit` that are for whole epochs.
+
+    A `fit` of the model's own may make the data of any argument that it names.
+    """
     # Nothing was given for `...`; None of `x` is an error of the user's.
     absent = {name for name, value in given.items() if value is ... or (value is None and name != "x")}
-    return {name: value for name, value in given.items() if name not in _OTHERS | absent}
+    own = {*_parameters(model)} if type(model).fit is not keras.Model.fit else set()
+    return {name: value for name, value in given.items() if name not in (_OTHERS - own) | absent}
+
+
+def _parameters(model: Any) -> dict[str, inspect.Parameter]:
+    """The parameters of the model's `fit` but the first one, the model itself."""
+    return dict([*inspect.signature(type(model).fit).parameters.items()][1:])
 
 
 def takes(model: Any, name: str) -> bool:
     """Whether the model's `fit` takes an argument of this name."""
-    parameters = inspect.signature(type(model).fit).parameters
+    parameters = _parameters(model)
     return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
+def takes_in_order(model: Any) -> bool:
+    """Whether the model's `fit` takes any arguments in their order, such as its data."""
+    return any(each.kind is each.VAR_POSITIONAL for each in _parameters(model).values())
+
+
 def call_fit(model: Any, given: Mapping[str, Any], **options: Any) -> Any:
-    """Call the model's `fit` with what was given, and with those options that it takes. `x` is its first argument."""
+    """Call the model's `fit` with what was given, and with those options that it takes.
+
+    `x` and `y` are its first two arguments, unless it has arguments of these names.
+    """
     named = {**given, **{name: value for name, value in options.items() if takes(model, name)}}
-    parameters = [*inspect.signature(type(model).fit).parameters.values()][1:]
-    in_order = any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters)
-    args = [named.pop("x")] if "x" in named and in_order else []
+    parameters, args = _parameters(model), []
+    in_order = [each for each in parameters.values() if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
+    unnamed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    by_name = {name for name, each in parameters.items() if each.kind not in unnamed}
+    if "x" in named and "x" not in by_name and in_order:
+        args.append(named.pop("x"))
+        if "y" in named and "y" not in by_name and (len(in_order) > 1 or not takes(model, "y")):
+            args.append(named.pop("y"))
     return type(model).fit(model, *args, **named)
 
 

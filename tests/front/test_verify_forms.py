@@ -44,6 +44,20 @@ class FewArguments(Seen):
         return super().fit(source.batch(6), shuffle=False, verbose=0)
 
 
+class InOrder(Seen):
+    """Its `fit` takes data in their order only."""
+
+    def fit(self, inputs, targets, /, **others):
+        return super().fit(inputs, targets, **others)
+
+
+class OtherOrder(Seen):
+    """Its `fit` has Keras's names in another order, and needs one that Keras's has for whole epochs."""
+
+    def fit(self, y, steps_per_epoch, x, **others):
+        return super().fit(x, y, **{"batch_size": len(y) // steps_per_epoch, **others})
+
+
 def _model(outputs: int = 1, loss: str = "mse", kind: type[Seen] = Seen, **arguments) -> Seen:
     wide, long = keras.Input((3,), name="wide"), keras.Input((4, 2), name="long")
     hidden = keras.layers.Concatenate(name="both")([wide, keras.layers.Flatten(name="flat")(long)])
@@ -93,6 +107,9 @@ FORMS = {
     "PyDataset": (lambda: _model(), lambda: ((Batches(),), {})),
     "generator": (lambda: _model(), lambda: ((_generator(),), {})),
     "other arguments of fit": (lambda: _model(kind=OwnFit), lambda: ((), {"source": SOURCE, "rows": 5})),
+    "in order": (lambda: _model(kind=InOrder), lambda: ((LIST, TARGETS), {})),
+    "in another order": (lambda: _model(kind=OtherOrder),
+                         lambda: ((), {"x": LIST, "y": TARGETS, "steps_per_epoch": 2})),
     "steps_per_execution": (lambda: _model(steps_per_execution=2), lambda: ((_dataset(),), {})),
 }  # fmt: skip
 if importlib.util.find_spec("pandas"):
@@ -103,7 +120,7 @@ if importlib.util.find_spec("pandas"):
     )  # fmt: skip
 
 
-@pytest.mark.quick("dict", "class weights", "dataset", "PyDataset", "other arguments of fit")
+@pytest.mark.quick("dict", "class weights", "dataset", "PyDataset", "other arguments of fit", "in another order")
 @pytest.mark.parametrize("form", FORMS)
 def test_form(form: str):
     make, data = FORMS[form]
