@@ -44,8 +44,8 @@ LARGE_BYTES = 1 << 19
 _PART_BYTES = 1 << 21
 _TOGETHER_BYTES = 1 << 25
 _AT_A_TIME = 3
-_WITHOUT_GATHER = ("float8", "int4", "uint4", "int2", "uint2")
-"""How the names of types begin for which TensorFlow has no `ResourceGather`."""
+WITHOUT_KERNELS = ("float8", "int4", "uint4", "int2", "uint2")
+"""How the names of types begin for which TensorFlow has no `ResourceGather` and no `DeepCopy`."""
 
 Source = tuple[Variable, Copy]
 """A copy that is read, and the variable, or the shard of it, that it is a copy of."""
@@ -158,7 +158,7 @@ def _row_size(variable: Variable) -> int:
 
 def _by_rows(variable: Variable) -> bool:
     """Whether a part is some rows of the variable: if a row is not larger than a part."""
-    return variable.byte_size <= _PART_BYTES * variable.shape[0] and not variable.dtype.startswith(_WITHOUT_GATHER)
+    return variable.byte_size <= _PART_BYTES * variable.shape[0] and not variable.dtype.startswith(WITHOUT_KERNELS)
 
 
 def _rows(handle: Any, dtype: Any, begin: Any, count: Any) -> Any:

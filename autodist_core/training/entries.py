@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.runtime.aligned import aligned_copy
+from autodist_core.runtime.large_reads import WITHOUT_KERNELS
 from autodist_core.step.graph_item import Variable
 
 _NOTHING = (0,) * 10
@@ -77,8 +78,12 @@ class Entry:
     def write(self, value: np.ndarray) -> None:
         """Give the variable another value. The module has an example."""
         dtype = self.tf_variable.dtype
-        # A copy: the array may be another's memory, and TensorFlow would share it.
+        # A copy: the array may be another's memory, and TensorFlow would share it. TensorFlow updates a copy of its own
+        # in place. One of NumPy's is copied again at the first update, and freed only when that call has ended.
         with tf.init_scope():
-            text = dtype == tf.string
-            given = tf.constant(value, dtype) if text else aligned_copy(np.asarray(value, dtype.as_numpy_dtype))
+            given = tf.constant(value, dtype) if dtype == tf.string else np.asarray(value, dtype.as_numpy_dtype)
+            if dtype.name.startswith(WITHOUT_KERNELS):
+                given = aligned_copy(given)
+            elif dtype != tf.string:
+                given = tf.raw_ops.DeepCopy(x=given)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)

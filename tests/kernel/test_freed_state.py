@@ -12,6 +12,7 @@ from autodist_core.capture import capture
 from autodist_core.errors import NodeLostError
 from autodist_core.runtime import DistributedSession, RecoveringSession
 from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
+from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import AllReduce
 from autodist_core.training import Entry, TrainingState
 from tests.capture.plain import dense_step, gradients_of, spec_of, trace
@@ -152,3 +153,16 @@ def test_without_room_on_the_disk_a_backup_is_in_memory(monkeypatch, tmp_path, c
     words = f"2 MiB of a backup are kept in memory, since the folder for them, {tmp_path / 'missing'}, takes no more: "
     assert caplog.messages[0].startswith(words)
     assert caplog.messages[0].endswith("The environment variable TMPDIR may name another folder.")
+
+
+def test_a_value_that_came_home_is_updated_in_place():
+    """An array of NumPy's would be copied at the first update, and stay until the call has ended."""
+    entry = Entry(Variable("w", (WIDE,), "float64"), tf.Variable(tf.zeros([WIDE], tf.float64)))
+    entry.write(np.ones(WIDE))
+
+    def address():
+        return entry.view().ctypes.data
+
+    before = address()
+    entry.tf_variable.assign_add(tf.ones([WIDE], tf.float64))
+    assert address() == before and entry.view()[0] == 2
