@@ -59,16 +59,8 @@ from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAM
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry
 from autodist_keras import seams
-from autodist_keras.capture import (
-    batch_norm,
-    batch_norm_kernel,
-    custom_gradients,
-    losses,
-    mixing,
-    mixing_notes,
-    over_replicas,
-    own_steps,
-)
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
+from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.decided import Decided
 from autodist_keras.capture.draws import place_of_draw
@@ -270,7 +262,7 @@ def _captured(
         outputs=list(chain.from_iterable(trace.outputs)),
         examples=trace.examples, total=trace.total,
         replica=trace.replica if trace.gathers or decided.draws_as_one else None, draws_as_one=decided.draws_as_one,
-        gradients=[_named(variables, variable, marked) for variable, marked in trace.gradients],
+        gradients=[replace(marked, variable=variables.name_of(variable)) for variable, marked in trace.gradients],
         updates=trace.updated, sums=trace.sums, maxima=trace.maxima, gathers=trace.gathers,
         weighting=trace.weighting, concat_outputs=concat,
         result_parts=[part for parts in trace.outputs if len(parts) > 1 for part in parts],
@@ -387,7 +379,7 @@ def _hooks(model: Any, trace: Trace, fused_kernels: bool) -> Iterator[None]:
         hooks.enter_context(weighted_metrics(model, trace))
         hooks.enter_context(batch_norm.synchronized(model, trace))
         if fused_kernels:
-            hooks.enter_context(batch_norm_kernel.normalized(model, trace))
+            hooks.enter_context(normalized(model, trace))
         hooks.enter_context(mixing.watched(model, trace))
         hooks.enter_context(gathering(lambda value: over_replicas.gathered(value, trace)))
         yield
@@ -403,7 +395,3 @@ def _as_tensor(value: Any) -> Any:
 def _is_built(model: Any) -> bool:
     parts = [model, model.optimizer if model.compiled else None, model._compile_loss, model._compile_metrics]
     return all(part is None or part.built for part in parts)
-
-
-def _named(variables: ModelVariables, variable: Any, marked: Marked) -> Marked:
-    return replace(marked, variable=variables.name_of(variable))

@@ -46,7 +46,11 @@ def takes(model: Any, name: str) -> bool:
 
 
 def takes_in_order(model: Any) -> bool:
-    """Whether the model's `fit` takes any arguments in their order, such as its data."""
+    """Whether the model's `fit` takes any arguments in their order, such as its data.
+
+    >>> takes_in_order(keras.Sequential())
+    False
+    """
     return any(each.kind is each.VAR_POSITIONAL for each in _parameters(model).values())
 
 

@@ -44,7 +44,11 @@ def _in_groups(folder: Path) -> list[int]:
 
 @cache
 def cards() -> tuple[int, ...]:
-    """The memory of each visible card, of which the driver tells. TensorFlow may have taken most of what is free."""
+    """The memory of each visible card, of which the driver tells. TensorFlow may have taken most of what is free.
+
+    >>> all(size > 0 for size in cards())
+    True
+    """
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
