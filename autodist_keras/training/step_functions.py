@@ -54,6 +54,8 @@ class StepFunction:
                 )
                 # A batch of one example is not divided.
                 require_one_axis(captured.along_two_axes if training.settings.replicas > 1 < batch.total else ())
+                if training.settings.replicas == 1:
+                    return captured
                 variables = {entry.spec.name: entry.tf_variable for entry in captured.entries}
                 reported = tried(captured.item, captured.notes.reported, variables, batch.arrays, batch.total)
                 return replace(captured, notes=replace(captured.notes, reported=reported))
