@@ -1,7 +1,7 @@
-"""Write states in a thread, and decide when the next one is due.
+"""Finish the files of states in a thread, and decide when the next state is due.
 
-In: states, and the seconds that the training's thread spent on each. Out: files, and whether a state is due. The
-training waits for a file only at its end.
+In: what brings a written file to the disk, and the seconds that the training's thread spent on it. Out: whether a state
+is due. The training waits for the disk before it writes the next state, and at its end.
 """
 
 from __future__ import annotations
