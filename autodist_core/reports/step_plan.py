@@ -191,7 +191,7 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("sc
     fixed = list(dict.fromkeys(f"{draw.op} in {where(draw)}" for draw in drawn if draw.stream is Stream.FIXED))
     if fixed:
         yield Reason.of(
-            f"all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed that could be "
+            f"{INEXACT}: all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed that could be "
             "another one for each replica (the draws of keras.random have one)",
             (draw.path[0] for draw in drawn if draw.stream is Stream.FIXED),
         )
@@ -265,9 +265,10 @@ def drawn_in(places: Sequence[str]) -> str:
     """The note that replicas draw their own random numbers in these places.
 
     >>> drawn_in(["dropout"])
-    'each replica draws its own random numbers in dropout; replica 0 draws the numbers of one device'
+    'not exact: each replica draws its own random numbers in dropout; replica 0 draws the numbers of one device'
     """
-    return f"each replica draws its own random numbers in {some(places)}; replica 0 draws the numbers of one device"
+    own = f"each replica draws its own random numbers in {some(places)}"
+    return f"{INEXACT}: {own}; replica 0 draws the numbers of one device"
 
 
 def some(names: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
-"""Where in a model random numbers are drawn: the layer's name, for the notes on them.
+"""Where in a model an operation is: the layer's name, for the notes on draws and on types.
 
-In: a model, and a draw of its captured step. Out: a name. The notes themselves are in `autodist_core.reports`.
+In: a model, and a draw of its captured step, or an operation's name. Out: a name. The notes themselves are in
+`autodist_core.reports` and `autodist_keras.reports`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,20 @@ def place_of_draw(layers: Sequence[Any], draw: Draw) -> str:
     >>> place_of_draw([keras.layers.Dropout(0.5, name="drop")], draw)
     'drop'
     """
+    return place_of("/".join(draw.path), layers) or draw.path[-1]
+
+
+def place_of(operation: str, layers: Sequence[Any]) -> str:
+    """The layer in whose scopes an operation is; nothing if it is in none.
+
+    >>> import keras
+    >>> place_of("step/drop_1/uniform", [keras.layers.Dropout(0.5, name="drop")]), place_of("step/uniform", [])
+    ('drop', '')
+    """
     names = {layer.name for layer in layers}
-    for scope in reversed("/".join(draw.path).split("/")):
+    for scope in reversed(operation.split("/")):
         # A layer opens its scope when it is built and again when it is called. TensorFlow numbers the second scope.
         for name in (re.sub(r"_[0-9]+$", "", scope), scope):
             if name in names:
                 return name
-    return draw.path[-1]
+    return ""

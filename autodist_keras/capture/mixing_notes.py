@@ -101,9 +101,11 @@ def notes(
         unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)") + names.at(operation, owner))
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
     for asked in seen.asked:
-        said = _of_loss(asked, _named(asked, found))
+        said = _of_loss(asked, state := _named(asked, found))
         if said is not None and asked.subject not in trained:
             certain = said.startswith(_INEXACT)
+            # A compiled loss is found by its name.
+            said += sentences.at(state.origin) if certain and not asked.subject.startswith("loss ") else ""
             (trained if certain else unknown).setdefault(said, Reason.of(said, [asked.made.op.name]))
     if any(note.startswith(f"{_INEXACT}{STEPS_LOSS} ") for note in trained.values()):
         # What Keras's tracker of the loss is updated with has the same cause.

@@ -37,7 +37,7 @@ from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 from autodist_keras import checks
 from autodist_keras.capture import batch_norm_kernel
-from autodist_keras.capture.draws import place_of_draw
+from autodist_keras.capture.draws import place_of, place_of_draw
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of, used_in
 from autodist_keras.capture.optimizers import optimizers_of
@@ -162,7 +162,7 @@ def explained(
     >>> item, spec = assumed_item(model), ResourceSpec.local(cpus=2)
     >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
     >>> explained(model, item, strategy, False, Notes())[-1].partition(";")[0]
-    "batch statistics are each replica's own in norm"
+    "not exact: batch statistics are each replica's own in norm"
     """
     trained = mixing.trained if len(strategy.replicas) > 1 else ()
     return (*inexact_notes(item, strategy, share_memory), *trained, *_of_each_replica(model, item, strategy, mixing))
@@ -186,7 +186,7 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mi
     ]
     if norms:
         yield Reason.of(
-            f"batch statistics are each replica's own in {some(norms)}; moving averages are combined "
+            f"{INEXACT}: batch statistics are each replica's own in {some(norms)}; moving averages are combined "
             "(synchronized=True: the whole batch's)", mixing.statistics,
         )
     if step is not None:
@@ -218,13 +218,27 @@ def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:
     layers = list(model._flatten_layers(include_self=False))
     for dtype in ("float16", "bfloat16"):
         computing = [layer.name for layer in layers if layer.weights and layer.compute_dtype == dtype]
+        # A layer of another policy casts by itself. Keras casts the inputs of those of this policy outside of them.
+        casting = (place_of(name, layers) or "the step itself" for name in _casts(item, dtype))
+        computing = computing or list(dict.fromkeys(casting))
         weights = [each.name for each in item.variables if each.trainable and each.dtype == dtype]
         if computing or weights:
             subjects = [some(computing)] if computing else []
             subjects += [amount(len(weights), "weight")] if weights else []
             yield f"sums over the examples, in another order, differ by rounding of {dtype}: {' and '.join(subjects)}"
     if any(isinstance(each, keras.optimizers.LossScaleOptimizer) for each in optimizers_of(model)):
-        yield "a replica's smaller loss may overflow at another step, at which the loss scale is then reduced"
+        yield f"{INEXACT}: a replica's smaller loss may overflow at another step, which then reduces the loss scale"
+
+
+def _casts(item: GraphItem, dtype: str) -> Iterator[str]:
+    """The operations that cast to a type what was not of that type before."""
+    step, after, kind = StepIndex.of(item), set(), tf.as_dtype(dtype).as_datatype_enum
+    for node in step.graph.node:
+        if not after.isdisjoint(step.sources(node.name)):
+            after.add(node.name)
+        elif node.op == "Cast" and node.attr["DstT"].type == kind:
+            after.add(node.name)
+            yield node.name
 
 
 def _of_unknown_length(model: Any, data: Any) -> Iterator[str]:

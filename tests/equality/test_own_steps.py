@@ -146,7 +146,7 @@ def test_what_is_neither_a_sum_nor_a_mean_is_named(caplog):
 
     (note,) = notes_of(build, data.x, data.y)
     said = "not exact: the step's loss makes a value of the whole batch that is no mean over its examples, by Sqrt ("
-    assert note.startswith(said)
+    assert note.startswith(said) and f'(File "{__file__}", line ' in note
     model = seeded(build)
     model.compile("sgd", jit_compile=False)
     with distributed(model) as front:

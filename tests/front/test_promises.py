@@ -14,7 +14,7 @@ from tests.support.compare import (
     relative_error,
 )
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
-from tests.support.plans import headed
+from tests.support.plans import Does, headed
 from tests.support.steps import OwnStep
 from tests.support.training import (
     QUIET,
@@ -253,14 +253,14 @@ def _of_type(policy: str) -> keras.Model:
 
 
 ROUNDING = "sums over the examples, in another order, differ by rounding of "
-OVERFLOWS = "a replica's smaller loss may overflow at another step, at which the loss scale is then reduced"
+OVERFLOWS = "not exact: a replica's smaller loss may overflow at another step, which then reduces the loss scale"
 
 
 @pytest.mark.quick("float32-notes0", "mixed_float16-notes3")
 @pytest.mark.parametrize("policy, notes", [
     ("float32", []), ("mixed_bfloat16", [f"{ROUNDING}bfloat16: one, other"]),
     ("bfloat16", [f"{ROUNDING}bfloat16: one, other and 4 weights"]),
-    ("mixed_float16", [f"{ROUNDING}float16: one, other", OVERFLOWS]),
+    ("mixed_float16", [OVERFLOWS, f"{ROUNDING}float16: one, other"]),
 ])  # fmt: skip
 def test_the_plan_notes_types_of_few_bits(policy: str, notes: list[str]):
     data = dense_data(8)
@@ -268,6 +268,17 @@ def test_the_plan_notes_types_of_few_bits(policy: str, notes: list[str]):
         plan = distributed(_of_type(policy), replicas=replicas).plan(data.x, data.y).splitlines()
         found = [line for line in plan if "rounding of" in line or "overflow" in line]
         assert found == [f"  note: {note}" for note in (notes if replicas == 2 else ())]
+
+
+def test_the_plan_notes_casts_to_types_of_few_bits():
+    def loss(y, predicted):
+        return tf.reduce_mean(tf.square(tf.cast(y - predicted, tf.bfloat16)))
+
+    half = Does(lambda x: tf.cast(tf.matmul(tf.cast(x, tf.float16), tf.ones((5, 5), tf.float16)), x.dtype), "half")
+    model, data = keras.Sequential([keras.Input((5,)), half, keras.layers.Dense(1)]), dense_data(8)
+    model.compile("sgd", loss, jit_compile=False)
+    plan = distributed(model).plan(data.x, data.y)
+    assert f"note: {ROUNDING}float16: half" in plan and f"note: {ROUNDING}bfloat16: the step itself" in plan
 
 
 def test_the_plan_notes_data_of_unknown_length():
