@@ -47,6 +47,10 @@ KERNELS = Seam(
     "tensorflow.python.framework.kernels", "get_registered_kernels_for_op", "compiling with XLA",
     "it would not be known which operations XLA can compile",
 )
+ONEDNN = Seam(
+    "tensorflow.python.util._pywrap_util_port", "IsMklEnabled", "telling whether TensorFlow uses oneDNN",
+    "a graph that oneDNN changed would fail on machines that do not use it",
+)
 FUNCTION_TO_GRAPH = Seam(
     "tensorflow.python.framework.function_def_to_graph", "function_def_to_graph_def",
     "taking conditionals of the update apart",
@@ -157,8 +161,8 @@ SEED_GENERATOR = Seam(
 )
 
 TABLE: tuple[Seam, ...] = (
-    OP_DEF, KERNELS, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH, FUNC_GRAPH,
-    GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
+    OP_DEF, KERNELS, ONEDNN, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH,
+    FUNC_GRAPH, GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
     RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(

@@ -20,6 +20,7 @@ from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.seams.table import ONEDNN
 
 __all__ = ["Launched", "launch", "start_servers"]
 
@@ -131,11 +132,15 @@ def start_servers(launched: Launched, job: str) -> None:
         lambda agent: agent.ask("visitors", deadlines.answer)["addresses"], "answer", deadlines.answer
     )
 
+    # The chief's server fuses operations of the graphs for all others: what it uses, they must have.
+    onednn = bool(ONEDNN.get()())
+
     def start(agent: AgentHandle) -> None:
         task = launched.agents.index(agent)
         agent.ask(
             "serve", deadlines.serve, job=job, task=task, tasks=launched.server_addresses(task),
             cpus=max(agent.node.cpus, default=0) + 1, admitted=seen[task],
+            onednn=onednn,
         )
 
     launched.on_each_agent(start, "start TensorFlow", deadlines.serve)

@@ -70,8 +70,15 @@ class Agent:
         """The addresses of the programs that connected to the listener and knew the secret."""
         return {"addresses": self._listener.visitors if self._listener else []}
 
-    def serve(self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Message:
-        """Start a TensorFlow server on the listener's port; only the addresses `admitted` can connect to it."""
+    def serve(
+        self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str], onednn: bool
+    ) -> Message:
+        """Start a TensorFlow server on the listener's port; only the addresses `admitted` can connect to it.
+
+        With `onednn`, TensorFlow uses oneDNN here too, whatever it would choose for the processors of this node.
+        """
+        if onednn:
+            os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
         _import_tensorflow()
         from autodist_core.cluster.on_node.server import start_server
 
