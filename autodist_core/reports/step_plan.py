@@ -191,8 +191,8 @@ def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("sc
     fixed = list(dict.fromkeys(f"{draw.op} in {where(draw)}" for draw in drawn if draw.stream is Stream.FIXED))
     if fixed:
         yield Reason.of(
-            f"{INEXACT}: all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed that could be "
-            "another one for each replica (the draws of keras.random have one)",
+            f"{INEXACT}: all replicas draw the same random numbers by {some(fixed)}: TensorFlow gives it no seed "
+            "that could be another one for each replica (the draws of keras.random have one)",
             (draw.path[0] for draw in drawn if draw.stream is Stream.FIXED),
         )
 

@@ -232,7 +232,8 @@ def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:
 
 def _casts(item: GraphItem, dtype: str) -> Iterator[str]:
     """The operations that cast to a type what was not of that type before."""
-    step, after, kind = StepIndex.of(item), set(), tf.as_dtype(dtype).as_datatype_enum
+    step, kind = StepIndex.of(item), tf.as_dtype(dtype).as_datatype_enum
+    after: set[str] = set()
     for node in step.graph.node:
         if not after.isdisjoint(step.sources(node.name)):
             after.add(node.name)

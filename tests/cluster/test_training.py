@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -152,3 +157,39 @@ def test_hosts_are_reached_over_ipv6_by_small_messages(lan, monkeypatch):
         node["address"] = host.address6
     with OverHosts(DENSE, spec) as hosts:
         assert_equally_trained(plain(DENSE), hosts.train("adam", "AllReduce"))
+
+
+NORMALIZES = """
+import json, sys
+import keras, numpy as np
+from autodist_keras import DistributedModel
+from tests.support.compare import assert_same
+
+x, y = np.random.default_rng(0).normal(size=(8, 6, 6, 3)).astype("float32"), np.ones((8, 1))
+ends = []
+for spec in (None, json.loads(sys.stdin.read())):
+    keras.utils.set_random_seed(1)
+    normed = [
+        layer for _ in range(2)
+        for layer in (keras.layers.Conv2D(4, 3, use_bias=False), keras.layers.BatchNormalization(), keras.layers.ReLU())
+    ]
+    after = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((6, 6, 3)), *normed, *after])
+    model.compile("sgd", "mse", jit_compile=False)
+    # Both halves of a batch are equal, and so are their statistics.
+    (model if spec is None else DistributedModel(model, spec)).fit(
+        np.concatenate([x, x]), np.concatenate([y, y]), batch_size=16, shuffle=False, verbose=0
+    )
+    ends.append({weight.path: weight.numpy() for weight in model.weights})
+assert_same(*({str(at): value for at, value in enumerate(end.values())} for end in ends), tolerance=1e-5)
+"""
+
+
+@pytest.mark.long
+def test_other_hosts_use_onednn_where_the_program_does(lan):
+    """The session fuses operations as the program's host can compute them; here they do not choose oneDNN alike."""
+    done = subprocess.run(
+        [sys.executable, "-c", NORMALIZES], input=json.dumps(lan.spec(hosts=lan.hosts[:2])), capture_output=True,
+        text=True, timeout=120, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

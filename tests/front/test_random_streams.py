@@ -126,8 +126,8 @@ def test_the_plan_says_which_operation_draws_the_same_on_all_replicas():
     model.compile("sgd", "mse")
     x, y = np.ones((4, 3)), np.ones((4, 1))
     said = (
-        "not exact: all replicas draw the same random numbers by StatefulRandomBinomial in coins: TensorFlow gives it no "
-        "seed that could be another one for each replica (the draws of keras.random have one)"
+        "not exact: all replicas draw the same random numbers by StatefulRandomBinomial in coins: TensorFlow gives it "
+        "no seed that could be another one for each replica (the draws of keras.random have one)"
     )
     with distributed(model) as front:
         plan, table = front.plan(x, y), front.verify(x, y)

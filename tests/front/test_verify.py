@@ -117,7 +117,8 @@ def test_numbers_that_a_loop_over_the_examples_draws_are_each_replicas_own():
     data, model = dense_data(), _with(drawn)
     with distributed(model) as front:
         table = front.verify(data.x, data.y)
-    assert "note: not exact: each replica draws its own random numbers in layer" in table and "verdict: accepted" in table
+    note = "note: not exact: each replica draws its own random numbers in layer"
+    assert note in table and "verdict: accepted" in table
 
 
 def _heads(loss):
