@@ -160,7 +160,7 @@ def inexact_notes(item: GraphItem, strategy: CompiledStrategy, share_memory: boo
 
 
 def can_draw_as_one(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None) -> bool:
-    """Whether the replicas draw random numbers of their own, and can draw those of one device to be compared with it.
+    """Whether the replicas draw other random numbers than one device, and can draw its numbers to be compared with it.
 
     >>> from autodist_core.resource_spec import ResourceSpec
     >>> from autodist_core.strategy import PS
@@ -171,7 +171,8 @@ def can_draw_as_one(item: GraphItem, strategy: CompiledStrategy, share_memory: b
     """
     # Replicas that do not wait for each other do not know how many rows the others have.
     several = len(strategy.replicas) > 1 and not arrange(item, strategy, share_memory).is_loose
-    return several and bool(drawn_by_replicas(StepIndex.of(item)))
+    step = StepIndex.of(item)
+    return several and bool(drawn_by_replicas(step) or (item.explicit_seeds and step.draws))
 
 
 def drawing_notes(item: GraphItem, where: Callable[[Draw], str] = attrgetter("scope")) -> Iterator[str]:

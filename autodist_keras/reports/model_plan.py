@@ -16,9 +16,8 @@ shows as a table in a notebook. `DistributedModel.plan` calls this module, and `
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import keras
@@ -27,9 +26,10 @@ import tensorflow as tf
 from autodist_core.errors import amount
 from autodist_core.kernel import arrange
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports.reasons import Reason
+from autodist_core.reports.reasons import Reason, reached
 from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import node_of
@@ -190,9 +190,14 @@ def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mi
             "(synchronized=True: the whole batch's)", mixing.statistics,
         )
     if step is not None:
-        yield from drawing_notes(item, partial(place_of_draw, layers))
+        yield from drawing_notes(item, lambda draw: _place(step, layers, draw))
     elif drawing := [layer.name for layer in layers if _draws(layer)]:
         yield drawn_in(drawing)
+
+
+def _place(step: StepIndex, layers: Sequence[Any], draw: Draw) -> str:
+    kinds = {step.variables[name].kind for name in reached(step, Reason.of("", draw.path[:1]), 1)}
+    return "the metrics" if kinds == {"metric"} else place_of_draw(layers, draw)
 
 
 def _kernel_notes(model: Any, item: GraphItem, mixing: Notes) -> Iterator[str]:

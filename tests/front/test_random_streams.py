@@ -139,6 +139,17 @@ def test_the_plan_says_which_operation_draws_the_same_on_all_replicas():
         assert "random numbers" not in front.plan(x, y)
 
 
+def test_the_plan_says_that_metrics_draw():
+    def broken_ties(y, predicted):
+        return keras.ops.abs(y - predicted) + 1e-9 * tf.random.uniform(tf.shape(y), dtype=y.dtype)
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[broken_ties], jit_compile=False)
+    with distributed(model) as front:
+        plan = front.plan(np.ones((4, 3)), np.ones((4, 1)))
+    assert "note: not exact: each replica draws its own random numbers in the metrics; replica 0" in plan
+
+
 # A note names three layers at most.
 IN_THREES = [tuple(FORMS)[start : start + 3] for start in range(0, len(FORMS), 3)]
 

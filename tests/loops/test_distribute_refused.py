@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import keras
 import numpy as np
@@ -133,18 +134,26 @@ def test_the_plan_of_a_function():
         assert weight.numpy().tolist() == [[0.0, 0.0]] * 3
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.1], ids=["plain", "dropout"])
-def test_verify_compares_with_one_device(rate):
+# In a training, replicas draw different numbers from a generator and the same from an explicit seed.
+DRAWING = {
+    "plain": lambda: lambda x: x,
+    "dropout": lambda: partial(keras.layers.Dropout(0.1, dtype="float64"), training=True),
+    "explicit": lambda: lambda x: x * tf.random.stateless_uniform(tf.shape(x), [1, 2], dtype=x.dtype),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_verify_compares_with_one_device(name: str):
     x = np.random.default_rng(2).normal(size=(5, 4))
     with replicas("PS", count=2) as strategy:
         with strategy.scope():
             weight, optimizer = tf.Variable(np.ones((4, 1)), name="weight"), keras.optimizers.Adam(0.1)
-            drop = keras.layers.Dropout(rate, dtype="float64")
+            drop = DRAWING[name]()
         start, batch = weight.numpy(), next(iter(strategy.experimental_distribute_dataset(
             tf.data.Dataset.from_tensors(x))))  # fmt: skip
 
         def step(x, size=None):
-            x = drop(x, training=True)
+            x = drop(x)
             with tf.GradientTape() as tape:
                 losses = (x @ weight - 1.0) ** 2
                 loss = tf.reduce_mean(losses) if size is None else tf.reduce_sum(losses) / size
