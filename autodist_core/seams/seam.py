@@ -46,7 +46,7 @@ AT_USE = "behaviour, tried at use"
 class Seam:
     """One name, or one behaviour, of another package on which something rests.
 
-    >>> seam = Seam("threading.Thread", "_no_such_name", "waiting for a step", "threads would not wait")
+    >>> seam = Seam("threading.Thread", "_no_such_name", "waiting for a step")
     >>> seam.label, seam.kind
     ('Thread._no_such_name', 'attribute')
     >>> print(seam.problem().partition(" has ")[2])
@@ -58,8 +58,6 @@ class Seam:
     name: str
     rests: str
     """What rests on it."""
-    without: str
-    """What would happen without it, and without this check."""
     kind: str = ATTRIBUTE
     parameters: tuple[str, ...] | None = None
     """The parameters of a method that a hook replaces; None where nothing is replaced."""
@@ -216,7 +214,7 @@ def _supported(root: str) -> str:
 def problems(table: Iterable[Seam]) -> tuple[str, ...]:
     """What is wrong with the seams of a table.
 
-    >>> problems([Seam("threading.Thread", "_no_such_name", "waiting", "threads would not wait")])
+    >>> problems([Seam("threading.Thread", "_no_such_name", "waiting")])
     ('Python 3... has no Thread._no_such_name, on which waiting rests',)
     """
     return tuple(problem for seam in table if (problem := seam.problem()))
