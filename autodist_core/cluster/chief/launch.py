@@ -21,8 +21,6 @@ from autodist_core.errors import LaunchError
 from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
 
-__all__ = ["Launched", "launch", "start_servers"]
-
 T = TypeVar("T")
 
 

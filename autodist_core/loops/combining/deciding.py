@@ -47,7 +47,8 @@ from autodist_core.step.graph_item import Joined
 class Decided:
     """A traced step, how its results become one, and the plan's notes on it.
 
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
+    >>> from autodist_core.loops.example import traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> decided = decided_for_whole_batch(*traced_loop(example_loop(kernel), kernel))
     >>> decided.joined, decided.notes
@@ -155,7 +156,8 @@ def decided_for_each_replica(
     batch, times the number of replicas. `returned` computed the gradients of which results are made.
     `again` says how values in the updates count that are added up twice.
 
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
+    >>> from autodist_core.loops.example import traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> traced, updates, _ = traced_loop(example_loop(kernel), kernel)
     >>> decided = decided_for_each_replica(traced, updates, returned=(), sums=(), again={}, replicas=2)

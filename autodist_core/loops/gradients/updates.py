@@ -35,7 +35,8 @@ class Updates:
     """The updates of a traced function.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
+    >>> from autodist_core.loops.example import traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> updates = traced_loop(example_loop(kernel), kernel)[1]
     >>> updates.gradients[0].variable, sorted(updates.operations), updates.own_writes
