@@ -18,8 +18,6 @@ from autodist_core.capture.batch_axis.rules import arithmetic, ragged
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, BATCH_VALUE
 from autodist_core.capture.batch_axis.states.layout import aligned
-from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
-from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State, mean_over_examples
 
 _LINEAR = ("Cumsum", "ReverseV2", "Roll")
@@ -154,20 +152,6 @@ def space_and_batch(flow: Any, operation: Any, states: Sequence[State]) -> State
     if operation.type.startswith("Space"):
         return state._replace(outer=state.outer * count)
     return NO_CLAIM if state.outer % count else state._replace(outer=state.outer // count)
-
-
-def pooled_with_places(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the largest entries of an image, and of where these are.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "SAME").output, None, 4, 4, 1)
-    'rows along axis 0'
-    """
-    state = by_example(flow, operation, states)
-    if state.kind != Kind.ROWS or not operation.get_attr("include_batch_in_index"):
-        return [state, state]
-    each = product((sizes_of(operation.inputs[0].shape) or [None])[1:], 1)
-    return [state, state._replace(stride=each or UNKNOWN_STRIDE, origin=operation)]
 
 
 def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:

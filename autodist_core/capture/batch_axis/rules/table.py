@@ -159,7 +159,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.OF_IMAGES, along_axes.of_images),
     **dict.fromkeys(operations.QUANTIZING, along_axes.quantized),
     **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), along_axes.space_and_batch),
-    "MaxPoolWithArgmax": along_axes.pooled_with_places,
     **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), along_axes.transposed),
     **dict.fromkeys(operations.OF_MATRICES, along_axes.of_matrices),
     **dict.fromkeys(operations.OF_VECTORS, along_axes.of_vectors),
