@@ -152,11 +152,6 @@ class KeptData:
         for slot in held:
             self._sender.free(slot.place, "the release of the data")
 
-    def drop(self) -> None:
-        """Drop all references to the session."""
-        self._sender.drop()
-        self._slots.clear()
-
     def _add(self, types: tuple[tuple[Any, tuple[int, ...]], ...]) -> Slot:
         number = len(self._slots)
         names = [f"kept{number}_{index}" for index in range(len(types))]

@@ -121,11 +121,6 @@ class LargeReads:
             target[...] = memory
         return found
 
-    def drop(self) -> None:
-        """Drop all references to the session."""
-        self._graph = self._session = None
-        self._readers.clear()
-
     def _parts(self, copy: Copy, flat: np.ndarray) -> Iterable[_Part]:
         reader = self._readers[copy]
         units = max(1, _PART_BYTES // (reader.unit * flat.itemsize))

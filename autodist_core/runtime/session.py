@@ -60,14 +60,14 @@ class DistributedSession(ReplicatedSession):
 
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         super().__init__(placement)
-        self._graph = tf.Graph()
+        self._graph: Any = tf.Graph()
         self._calls_of_cluster = Calls(cluster.lost) if cluster else None
         target = cluster.target if cluster else ""
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
-        self._added = AddedVariables(self._graph, self._run)
+        self._added: Any = AddedVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
-        self._transfers = Transfers(self._graph, self._session, placement, self.call)
-        self._data = KeptData(self._graph, self._session, placement, self.call)
+        self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
+        self._data: Any = KeptData(self._graph, self._session, placement, self.call)
         self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
         self._condition = Condition.READY
         self._timings: Timings | None = None
@@ -152,10 +152,8 @@ class DistributedSession(ReplicatedSession):
         else:
             self._end(session)
         finally:
-            self._graph = None
-            self._added.drop()
-            self._transfers.drop()
-            self._data.drop()
+            # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
+            self._graph = self._added = self._transfers = self._data = None
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""

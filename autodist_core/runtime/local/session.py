@@ -166,7 +166,7 @@ class LocalSession(ReplicatedSession):
             for step in self._loose:
                 step.close()
         finally:
-            self._added.drop()
+            self._added = Added()
             self.copies.drop()
             for handle in self._resources.values():
                 with contextlib.suppress(tf.errors.OpError):
