@@ -192,10 +192,6 @@ def _losses(calls: Iterable[Differentiation]) -> list[tuple[Any, Any]]:
     return [(target, seed) for each in calls for target, seed in zip(each.targets, each.seeds, strict=False)]
 
 
-def _is_number(tensor: Any) -> bool:
-    return bool(tensor.shape.rank == 0)
-
-
 def _on_idle_replicas(
     outputs: Sequence[Any], is_alike: Callable[..., bool], made_of_gradients: Collection[str]
 ) -> tuple[tuple[int | None, ...], list[Any]]:
@@ -203,7 +199,7 @@ def _on_idle_replicas(
     idle: list[int | None] = []
     hidden: list[Any] = []
     for index, output in enumerate(outputs):
-        terms = terms_of(output.op.inputs[0], _is_number)
+        terms = terms_of(output.op.inputs[0], lambda tensor: bool(tensor.shape.rank == 0))
         alike = [is_alike(term.tensor, *(by for by, _ in term.numbers)) for term in terms]
         if is_alike(output) or output.op.name in made_of_gradients:
             idle.append(index)

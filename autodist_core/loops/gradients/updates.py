@@ -94,7 +94,7 @@ class _Search:
         self._operations = graph.get_operations()
         handles = {
             placeholder.op.name: name for value, placeholder in graph.captures
-            if _is_handle(value) and (name := name_of(value))
+            if value.dtype == "resource" and (name := name_of(value))
         }
         self._touches = touches_of(self._operations, handles)
         self._found, self._name_of, self._seeds = found, name_of, seeds
@@ -334,7 +334,3 @@ class _Search:
         for name, call in needed.items():
             if name not in shared and by_name[name].type != "Placeholder":
                 occurrence[name] = call
-
-
-def _is_handle(value: Any) -> bool:
-    return bool(value.dtype == "resource")
