@@ -56,8 +56,7 @@ def _along(flow: Any, operation: Any, states: Sequence[State], axes: Any) -> Sta
     if states[0].kind == Kind.ROWS and axes is None:
         return NO_CLAIM
     if states[0].kind == Kind.ROWS and set(axes) & set(states[0].axes):
-        flow.couple(operation, ALONG_EXAMPLES, operation)
-        return NO_CLAIM
+        return flow.couple(operation, ALONG_EXAMPLES)
     return alone(flow, operation, states[0])
 
 
@@ -209,8 +208,7 @@ def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     axis = -1 if operation.type.endswith("Dequantize") else operation.get_attr("axis")
     if states[0].kind == Kind.ROWS and not operation.get_attr("range_given") and states[0].axes != (axis,):
-        flow.couple(operation, ALONG_EXAMPLES, operation)
-        return NO_CLAIM
+        return flow.couple(operation, ALONG_EXAMPLES)
     return arithmetic.element_wise(flow, operation, states)
 
 
@@ -225,8 +223,7 @@ def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int
         if rank is None or state.axes != with_rows[0].axes:
             return NO_CLAIM
         if max(state.axes) >= rank - count:
-            flow.couple(operation, ALONG_EXAMPLES, operation)
-            return NO_CLAIM
+            return flow.couple(operation, ALONG_EXAMPLES)
     flow.couple_values(states, operation)
     return aligned(flow, operation, states) or NO_CLAIM
 
@@ -242,7 +239,7 @@ def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> list[State
     normalized, others = alone(flow, operation, states[0]), len(operation.outputs) - 1
     if states[0].kind != Kind.ROWS or not operation.get_attr("is_training"):
         return [normalized, *[states[3] if states[0].kind == Kind.ROWS else normalized] * others]
-    flow.couple(operation, BATCH_VALUE, operation)
+    flow.couple(operation, BATCH_VALUE)
     return [normalized, mean_over_examples(operation), *[State(Kind.MIXED, origin=operation)] * (others - 1)]
 
 
@@ -256,6 +253,6 @@ def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[St
     if all(state.kind != Kind.ROWS for state in states):
         return [arithmetic.element_wise(flow, operation, states)] * 2
     if any(state.kind == Kind.ROWS and state.axes != (0,) for state in states):
-        flow.couple(operation, ALONG_EXAMPLES, operation)
+        flow.couple(operation, ALONG_EXAMPLES)
         return [NO_CLAIM] * 2
     return [aligned(flow, operation, states) or NO_CLAIM] * 2

@@ -52,8 +52,7 @@ def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if states[0].kind != Kind.ROWS:
         return states[0]
     if operation.outputs[0].shape.is_fully_defined() and not operation.inputs[0].shape.is_fully_defined():
-        flow.couple(operation, FIXED, operation)
-        return NO_CLAIM
+        return flow.couple(operation, FIXED)
     return reshaped(states[0], operation.inputs[0].shape, operation.outputs[0].shape, states[1])
 
 
@@ -161,8 +160,7 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if state.kind != Kind.ROWS:
         return _spread(flow, operation, state, often)
     if often.kind == Kind.SIZES and often.axes[0] in state.axes:
-        flow.couple(operation, PAIRS, operation)
-        return NO_CLAIM
+        return flow.couple(operation, PAIRS)
     times = bound_of(flow, operation.inputs[1], state.axis)
     factor = times if isinstance(times, int) else None
     outer = None if factor is None or state.outer is None else state.outer * factor
@@ -206,8 +204,7 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return state if state.kind != Kind.ROWS else NO_CLAIM
     axis = operation.get_attr("axis") % rank
     if axis in state.axes:
-        flow.couple(operation, POSITION, operation)
-        return NO_CLAIM
+        return flow.couple(operation, POSITION)
     return state.at(*(each - (axis < each) for each in state.axes))
 
 
@@ -292,8 +289,7 @@ def _parted(
         return NO_CLAIM
     if sizes is None and state.outer is not None and state.outer % count == 0:
         return state._replace(outer=state.outer // count)
-    flow.couple(operation, POSITION, operation)
-    return NO_CLAIM
+    return flow.couple(operation, POSITION)
 
 
 def _of_sizes(operation: Any, state: State) -> list[State]:
@@ -344,8 +340,7 @@ def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     state, axis = states[0], operation.get_attr("axis")
     if states[1].is_size:
-        flow.couple(operation, ALONG_EXAMPLES, operation)
-        return NO_CLAIM
+        return flow.couple(operation, ALONG_EXAMPLES)
     if state.kind != Kind.ROWS or axis == -1:
         return _plain(flow, operation, state)
     return state.at(*(each + (axis <= each) for each in state.axes))

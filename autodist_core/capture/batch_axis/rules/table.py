@@ -54,8 +54,7 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     left = [axis for axis in state.axes if axis not in axes]
     if len(left) < len(state.axes):
         if left:
-            flow.couple(operation, ALONG_EXAMPLES, operation)
-            return NO_CLAIM
+            return flow.couple(operation, ALONG_EXAMPLES)
         kind = _RESULT.get(operation.type, Kind.MIXED)
         if state.subset and operation.type == "Mean":
             kind = Kind.MIXED
