@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from types import CodeType
 from typing import Any
 
 from autodist_core.errors import SeamError
-
-_log = logging.getLogger("autodist")
+from autodist_core.log import log
 
 SUPPORTED: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "keras": ((3, 12), (3, 15)), "tensorflow": ((2, 20), (2, 21)),
@@ -229,7 +227,7 @@ def mention_versions(*packages: str) -> None:
         version = import_module(package).__version__
         first, last = SUPPORTED[package]
         if not first <= tuple(map(int, version.split(".")[:2])) <= last:
-            _log.warning(
+            log.warning(
                 "%s %s is installed, on which autodist-keras was not tested%s. What it needs of it is there; compare "
                 "with one device before you rely on its numbers: verify(x, y).",
                 _SHOWN[package], version, _supported(package),

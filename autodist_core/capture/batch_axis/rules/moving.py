@@ -277,8 +277,7 @@ def split(flow: Any, operation: Any, states: Sequence[State]) -> State | list[St
         return NO_CLAIM
     if not has_sizes and state.outer is not None and state.outer % count == 0:
         return state._replace(outer=state.outer // count)
-    found: State = flow.couple(operation, POSITION)
-    return found
+    return flow.couple(operation, POSITION)
 
 
 def _of_sizes(operation: Any, state: State) -> list[State]:
