@@ -10,7 +10,6 @@ ValueError: model 'small' is not compiled, so it has no training step yet. Call 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -19,11 +18,10 @@ import keras
 import tensorflow as tf
 
 from autodist_core.errors import AutodistError, did_you_mean
+from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.training import SETTINGS, CompressorState, replicas
 from autodist_keras import seams
-
-_log = logging.getLogger("autodist")
 
 
 def keras_model(model: Any) -> Any:
@@ -282,7 +280,7 @@ def say_if_single(spec: ResourceSpec) -> None:
     'single replica: localhost:CPU:0 computes the whole batch'
     """
     if len(replicas(spec)) == 1:
-        _log.warning(
+        log.warning(
             "single replica: %s computes the whole batch, as with plain Keras. A resource spec says what else there "
             "is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'.", replicas(spec)[0],
         )

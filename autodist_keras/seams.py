@@ -76,16 +76,6 @@ _TF_EPOCH = "keras.src.backend.tensorflow.trainer.TFEpochIterator"
 _ARRAYS = "keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter"
 _MEAN_OF_FUNCTION = "keras.metrics.MeanMetricWrapper"
 
-_PLAIN = "Keras would train on one device, without a word"
-_WRONG_LOSS = "a masked, weighted or summed loss would count wrongly on uneven replicas"
-_WRONG_METRIC = "metrics of uneven replicas would count wrongly"
-_WRONG_UPDATE = "updates in training kernels would be wrong"
-_SLOW = "captures would take longer"
-_FED = "arrays would be fed in every epoch, or not in Keras's order"
-_FROM_THE_START = "a training that is resumed would run the whole epoch again"
-_OTHER_DRAWS = "a validation and callbacks that draw with keras.random would draw others after a failure"
-_OUTDATED = "a model that is compiled again would go on with the old step"
-
 LOSSES = "the correction of losses that are no means over examples"
 METRICS = "the correction of metrics on uneven replicas"
 FUSED = "the update in TensorFlow's training kernels"
@@ -97,47 +87,30 @@ KEPT = "sending arrays and datasets of a loop once to each machine"
 RESUME = "going on in the middle of an epoch"
 LOOPS = "running distributed steps in Keras's own loops"
 
-GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES, _WRONG_LOSS)
-SET_MASK = Seam("keras.src.backend.common.masking", "set_keras_mask", LOSSES, _WRONG_LOSS)
+GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES)
+SET_MASK = Seam("keras.src.backend.common.masking", "set_keras_mask", LOSSES)
 GLOBAL_ATTRIBUTE = Seam(
-    "keras.src.backend.common.global_state", "get_global_attribute", RESUME, _OTHER_DRAWS,
+    "keras.src.backend.common.global_state", "get_global_attribute", RESUME,
     callers=("keras.src.random.seed_generator.global_seed_generator",),
 )
-EPOCH_ITERATOR = Seam(
-    "keras.src.backend.tensorflow.trainer", "TFEpochIterator", KEPT, "the data of predict would be fed"
-)
+EPOCH_ITERATOR = Seam("keras.src.backend.tensorflow.trainer", "TFEpochIterator", KEPT)
 
 # Checked by the code that relies on them.
 LOOP_ASKS = Seam(
-    "keras", "fit, evaluate and predict ask make_train_function and its siblings for what they call", LOOPS, _PLAIN,
-    AT_USE,
+    "keras", "fit, evaluate and predict ask make_train_function and its siblings for what they call", LOOPS, AT_USE,
 )
-LOOP_ITERATES = Seam(
-    "keras", "train and test functions are called with an iterator", LOOPS, "batches would be read wrongly", AT_USE
-)
-STEP_APPLIES = Seam(
-    "keras", "the train step calls its optimizer's apply", "cutting a step at its gradients",
-    "each replica would update its weights with its own gradients", AT_USE,
-)
+LOOP_ITERATES = Seam("keras", "train and test functions are called with an iterator", LOOPS, AT_USE)
+STEP_APPLIES = Seam("keras", "the train step calls its optimizer's apply", "cutting a step at its gradients", AT_USE)
 STEP_SCALES = Seam(
     "keras", "the train step passes its loss to its optimizer's scale_loss",
-    "weighting a replica's loss with its part of the batch", "corrected losses would count wrongly", AT_USE,
+    "weighting a replica's loss with its part of the batch", AT_USE,
 )
-LOSSES_ARE_ASKED = Seam(
-    "keras", "CompileLoss calls the losses in _flat_losses", LOSSES, _WRONG_LOSS, AT_USE
-)
-LOSS_CALLS = Seam("keras", "Loss.__call__ calls call", LOSSES, _WRONG_LOSS, AT_USE)
-METRIC_CALLS = Seam("keras", "MeanMetricWrapper.update_state calls _fn", METRICS, _WRONG_METRIC, AT_USE)
-NORM_ASKS = Seam(
-    "keras", "BatchNormalization.call asks _moments in training", SYNCHRONIZED,
-    "each replica would normalize by its own statistics", AT_USE,
-)
-ADDED_UP = Seam(
-    "keras", "the variables of a Mean or Sum metric are added up over replicas", METRICS, _WRONG_METRIC, AT_USE
-)
-FORMULAS = Seam(
-    "keras", "an optimizer's formula is that of TensorFlow's training kernel", FUSED, _WRONG_UPDATE, AT_USE
-)
+LOSSES_ARE_ASKED = Seam("keras", "CompileLoss calls the losses in _flat_losses", LOSSES, AT_USE)
+LOSS_CALLS = Seam("keras", "Loss.__call__ calls call", LOSSES, AT_USE)
+METRIC_CALLS = Seam("keras", "MeanMetricWrapper.update_state calls _fn", METRICS, AT_USE)
+NORM_ASKS = Seam("keras", "BatchNormalization.call asks _moments in training", SYNCHRONIZED, AT_USE)
+ADDED_UP = Seam("keras", "the variables of a Mean or Sum metric are added up over replicas", METRICS, AT_USE)
+FORMULAS = Seam("keras", "an optimizer's formula is that of TensorFlow's training kernel", FUSED, AT_USE)
 
 
 def _loops() -> tuple[Seam, ...]:
@@ -148,10 +121,9 @@ def _loops() -> tuple[Seam, ...]:
     }
     return tuple(
         seam for mode, loops in modes.items() for seam in (
-            Seam(_MODEL, f"make_{mode}_function", LOOPS, _PLAIN, parameters=("self", "force"), callers=loops),
-            Seam(_MODEL, f"{mode}_function", LOOPS, _PLAIN, STORED, callers=loops),
-            Seam(_MODEL, f"{mode}_step", LOOPS, "another step would be captured than the one that Keras runs",
-                 callers=(f"make_{mode}_function",)),
+            Seam(_MODEL, f"make_{mode}_function", LOOPS, parameters=("self", "force"), callers=loops),
+            Seam(_MODEL, f"{mode}_function", LOOPS, STORED, callers=loops),
+            Seam(_MODEL, f"{mode}_step", LOOPS, callers=(f"make_{mode}_function",)),
         )
     )
 
@@ -164,131 +136,95 @@ def _slots() -> tuple[Seam, ...]:
         "RMSprop": ("_velocities", "_momentums", "_average_gradients"), "Ftrl": ("_accumulators", "_linears"),
     }
     return tuple(
-        Seam(f"keras.optimizers.{kind}", name, FUSED, _WRONG_UPDATE, STORED, callers=("update_step",))
+        Seam(f"keras.optimizers.{kind}", name, FUSED, STORED, callers=("update_step",))
         for kind, slots in names.items() for name in slots
     )
 
 
 TABLE: tuple[Seam, ...] = (
     *_loops(),
-    Seam(_MODEL, "reset_metrics", FIRST_BATCHES, "plan would reset the metrics of the model", callers=("fit",)),
-    Seam(_MODEL, "get_metrics_result", FIRST_BATCHES, "plan would ask for batches for ever",
-         callers=("_get_metrics_result_or_logs",)),
+    Seam(_MODEL, "reset_metrics", FIRST_BATCHES, callers=("fit",)),
+    Seam(_MODEL, "get_metrics_result", FIRST_BATCHES, callers=("_get_metrics_result_or_logs",)),
     Seam(
-        _OPTIMIZER, "apply", "cutting a step at its gradients", "each replica would update its weights by itself",
-        parameters=("self", "grads", "trainable_variables"), callers=("apply_gradients",),
+        _OPTIMIZER, "apply", "cutting a step at its gradients", parameters=("self", "grads", "trainable_variables"),
+        callers=("apply_gradients",),
     ),
+    Seam(_OPTIMIZER, "apply_gradients", "cutting a step at its gradients", callers=("keras.Model.train_step",)),
     Seam(
-        _OPTIMIZER, "apply_gradients", "cutting a step at its gradients",
-        "each replica would update its weights by itself", callers=("keras.Model.train_step",),
+        _OPTIMIZER, "scale_loss", "weighting a replica's loss with its part of the batch", parameters=("self", "loss"),
+        callers=("keras.Model.train_step",),
     ),
-    Seam(
-        _OPTIMIZER, "scale_loss", "weighting a replica's loss with its part of the batch",
-        "corrected losses would count wrongly", parameters=("self", "loss"), callers=("keras.Model.train_step",),
-    ),
-    Seam(
-        _OPTIMIZER, "_trainable_variables", "naming the variable of each gradient",
-        "a custom step could not be captured", STORED,
-    ),
-    Seam(_OPTIMIZER, "_get_variable_index", FUSED, _WRONG_UPDATE, parameters=("self", "variable")),
-    Seam(
-        _OPTIMIZER, "update_step", FUSED, "the plan would name kernels that do not run",
-        parameters=("self", "gradient", "variable", "learning_rate"),
-    ),
+    Seam(_OPTIMIZER, "_trainable_variables", "naming the variable of each gradient", STORED),
+    Seam(_OPTIMIZER, "_get_variable_index", FUSED, parameters=("self", "variable")),
+    Seam(_OPTIMIZER, "update_step", FUSED, parameters=("self", "gradient", "variable", "learning_rate")),
     *_slots(),
-    Seam(_MODEL, "_compile_loss", LOSSES, _WRONG_LOSS, STORED, callers=("compute_loss",)),
-    Seam(_MODEL, "_compile_metrics", RECOMPILED, _OUTDATED, STORED, callers=("compute_metrics",)),
-    Seam(_MODEL, "_loss_tracker", RECOMPILED, _OUTDATED, STORED, callers=("train_step",)),
+    Seam(_MODEL, "_compile_loss", LOSSES, STORED, callers=("compute_loss",)),
+    Seam(_MODEL, "_compile_metrics", RECOMPILED, STORED, callers=("compute_metrics",)),
+    Seam(_MODEL, "_loss_tracker", RECOMPILED, STORED, callers=("train_step",)),
+    Seam(_MODEL, "_aggregate_additional_loss", LOSSES, parameters=("self", "loss"), callers=("compute_loss",)),
+    Seam(_COMPILE_LOSS, "_flat_losses", LOSSES, STORED, callers=("call",)),
     Seam(
-        _MODEL, "_aggregate_additional_loss", LOSSES,
-        "add_loss terms with a value for each example would count wrongly",
-        parameters=("self", "loss"), callers=("compute_loss",),
-    ),
-    Seam(_COMPILE_LOSS, "_flat_losses", LOSSES, _WRONG_LOSS, STORED, callers=("call",)),
-    Seam(
-        "keras", "CompileLoss.Loss is a named tuple with a field loss", LOSSES, _WRONG_LOSS, BEHAVIOUR,
+        "keras", "CompileLoss.Loss is a named tuple with a field loss", LOSSES, BEHAVIOUR,
         probe=_losses_are_named_tuples,
     ),
-    Seam(_LOSS, "call", LOSSES, _WRONG_LOSS, parameters=("self", "y_true", "y_pred"), callers=("__call__",)),
-    Seam(_LOSS, "reduction", LOSSES, _WRONG_LOSS, STORED, callers=("__call__",)),
+    Seam(_LOSS, "call", LOSSES, parameters=("self", "y_true", "y_pred"), callers=("__call__",)),
+    Seam(_LOSS, "reduction", LOSSES, STORED, callers=("__call__",)),
     GET_MASK,
     GLOBAL_ATTRIBUTE,
     SET_MASK,
-    Seam(_COMPILE_METRICS, "metrics", METRICS, _WRONG_METRIC),
-    Seam(_COMPILE_METRICS, "_user_metrics", AHEAD, _SLOW, STORED),
-    Seam(_COMPILE_METRICS, "_user_weighted_metrics", AHEAD, _SLOW, STORED),
-    Seam("keras.metrics.Mean", "update_state", METRICS, _WRONG_METRIC, parameters=("self", "values", "sample_weight")),
-    Seam("keras.metrics.Sum", "update_state", METRICS, _WRONG_METRIC, parameters=("self", "values", "sample_weight")),
+    Seam(_COMPILE_METRICS, "metrics", METRICS),
+    Seam(_COMPILE_METRICS, "_user_metrics", AHEAD, STORED),
+    Seam(_COMPILE_METRICS, "_user_weighted_metrics", AHEAD, STORED),
+    Seam("keras.metrics.Mean", "update_state", METRICS, parameters=("self", "values", "sample_weight")),
+    Seam("keras.metrics.Sum", "update_state", METRICS, parameters=("self", "values", "sample_weight")),
+    Seam(_MEAN_OF_FUNCTION, "update_state", METRICS, parameters=("self", "y_true", "y_pred", "sample_weight")),
+    Seam(_MEAN_OF_FUNCTION, "_fn", METRICS, STORED, callers=("update_state",)),
+    Seam(_MEAN_OF_FUNCTION, "_fn_kwargs", METRICS, STORED, callers=("update_state",)),
     Seam(
-        _MEAN_OF_FUNCTION, "update_state", METRICS, _WRONG_METRIC,
-        parameters=("self", "y_true", "y_pred", "sample_weight"),
+        "keras", "the variables of a metric are added up over replicas unless it says otherwise", METRICS, BEHAVIOUR,
+        probe=_metrics_are_added_up,
     ),
-    Seam(_MEAN_OF_FUNCTION, "_fn", METRICS, _WRONG_METRIC, STORED, callers=("update_state",)),
-    Seam(_MEAN_OF_FUNCTION, "_fn_kwargs", METRICS, _WRONG_METRIC, STORED, callers=("update_state",)),
+    Seam(_NORM, "_moments", SYNCHRONIZED, parameters=("self", "inputs", "mask"), callers=("call",)),
+    Seam(_NORM, "_reduction_axes", SYNCHRONIZED, STORED),
+    Seam(_NORM, "call", SYNCHRONIZED, parameters=("self", "inputs", "training", "mask")),
     Seam(
-        "keras", "the variables of a metric are added up over replicas unless it says otherwise", METRICS,
-        _WRONG_METRIC, BEHAVIOUR, probe=_metrics_are_added_up,
-    ),
-    Seam(
-        _NORM, "_moments", SYNCHRONIZED, "each replica would normalize by its own statistics",
-        parameters=("self", "inputs", "mask"), callers=("call",),
-    ),
-    Seam(_NORM, "_reduction_axes", SYNCHRONIZED, "statistics would be taken over other axes", STORED),
-    Seam(
-        _NORM, "call", SYNCHRONIZED, "nobody would see whether the statistics are asked for",
-        parameters=("self", "inputs", "training", "mask"),
-    ),
-    Seam(
-        _LAYER, "_flatten_layers", "finding the layers and optimizers of a model", "optimizers would not be found",
+        _LAYER, "_flatten_layers", "finding the layers and optimizers of a model",
         parameters=("self", "include_self", "recursive"),
     ),
-    Seam(_LAYER, "_seed_generators", "the plan's note on random numbers", "the note would be missing", STORED),
-    Seam("keras.Sequential", "_functional", AHEAD, _SLOW, STORED),
+    Seam(_LAYER, "_seed_generators", "the plan's note on random numbers", STORED),
+    Seam("keras.Sequential", "_functional", AHEAD, STORED),
     Seam(
-        "keras", "models of Keras's own are classes in modules below keras", AHEAD, _SLOW, BEHAVIOUR,
+        "keras", "models of Keras's own are classes in modules below keras", AHEAD, BEHAVIOUR,
         probe=_models_are_in_keras,
     ),
-    Seam(
-        "keras.Variable", "_value", "showing callbacks the trained weights",
-        "callbacks would see and save stale weights", STORED, callers=("value",),
-    ),
+    Seam("keras.Variable", "_value", "showing callbacks the trained weights", STORED, callers=("value",)),
     Seam(
         "keras", "keras.ops.take makes negative indices count from the end by SelectV2, Less and AddV2",
-        "adding up the rows of embeddings", "rows that a step looks up once each would be added up several times",
-        BEHAVIOUR, probe=_take_counts_from_the_end,
+        "adding up the rows of embeddings", BEHAVIOUR, probe=_take_counts_from_the_end,
     ),
     Seam(
-        "keras.random.SeedGenerator", "seed_generator_state", "giving each replica random numbers of its own",
-        "replicas would draw the same numbers", TEXT, callers=("__init__",),
+        "keras.random.SeedGenerator", "seed_generator_state", "giving each replica random numbers of its own", TEXT,
+        callers=("__init__",),
     ),
     Seam(
-        "tensorflow.random.Generator", "StateVar", "giving each replica random numbers of its own",
-        "replicas would draw the same numbers", TEXT, callers=("_create_variable",),
+        "tensorflow.random.Generator", "StateVar", "giving each replica random numbers of its own", TEXT,
+        callers=("_create_variable",),
     ),
-    Seam(
-        _MODEL, "_maybe_symbolic_build", RESUME, _FROM_THE_START, parameters=("self", "iterator", "data_batch"),
-        callers=("fit",),
-    ),
-    Seam(_MODEL, "_initial_epoch", RESUME, "a training that is resumed would begin with its first epoch", STORED,
-         callers=("fit",)),
-    Seam(_EPOCH, "_enumerate_iterator", RESUME, _FROM_THE_START, parameters=("self",), callers=("__iter__",)),
-    Seam(_EPOCH, "_get_iterator", RESUME, "the data of earlier epochs would not be skipped", parameters=("self",),
-         callers=("_enumerate_iterator",)),
-    Seam(_EPOCH, "_steps_seen", RESUME, "data that lasts for several epochs would end at another step", STORED,
-         callers=("_enumerate_iterator",)),
-    Seam(_EPOCH, "_current_iterator", RESUME, "a longer training would begin with the data of its first epoch", STORED,
-         callers=("_enumerate_iterator",)),
-    Seam(_EPOCH, "_num_batches", RESUME, "Keras would warn again where data without a known length ends", STORED,
-         callers=("_enumerate_iterator",)),
-    Seam(_TF_EPOCH, "_distributed_dataset", KEPT, _FED, STORED, callers=("_get_iterator",)),
-    Seam(_MODEL, "_eval_epoch_iterator", KEPT, "the arrays of a validation would be fed in every pass", STORED,
-         callers=("fit",)),
-    Seam(_ARRAYS, "_inputs", KEPT, _FED, STORED, callers=("get_tf_dataset",)),
-    Seam("keras.src.trainers.data_adapters.tf_dataset_adapter", "TFDatasetAdapter", KEPT, "datasets would be fed"),
+    Seam(_MODEL, "_maybe_symbolic_build", RESUME, parameters=("self", "iterator", "data_batch"), callers=("fit",)),
+    Seam(_MODEL, "_initial_epoch", RESUME, STORED, callers=("fit",)),
+    Seam(_EPOCH, "_enumerate_iterator", RESUME, parameters=("self",), callers=("__iter__",)),
+    Seam(_EPOCH, "_get_iterator", RESUME, parameters=("self",), callers=("_enumerate_iterator",)),
+    Seam(_EPOCH, "_steps_seen", RESUME, STORED, callers=("_enumerate_iterator",)),
+    Seam(_EPOCH, "_current_iterator", RESUME, STORED, callers=("_enumerate_iterator",)),
+    Seam(_EPOCH, "_num_batches", RESUME, STORED, callers=("_enumerate_iterator",)),
+    Seam(_TF_EPOCH, "_distributed_dataset", KEPT, STORED, callers=("_get_iterator",)),
+    Seam(_MODEL, "_eval_epoch_iterator", KEPT, STORED, callers=("fit",)),
+    Seam(_ARRAYS, "_inputs", KEPT, STORED, callers=("get_tf_dataset",)),
+    Seam("keras.src.trainers.data_adapters.tf_dataset_adapter", "TFDatasetAdapter", KEPT),
     EPOCH_ITERATOR,
     Seam(
-        "keras", "a loop takes the data from an adapter of Keras's that is passed as x", KEPT,
-        "predict would refuse its data", BEHAVIOUR, probe=_adapters_are_taken,
+        "keras", "a loop takes the data from an adapter of Keras's that is passed as x", KEPT, BEHAVIOUR,
+        probe=_adapters_are_taken,
     ),
     LOOP_ASKS, LOOP_ITERATES, STEP_APPLIES, STEP_SCALES, LOSSES_ARE_ASKED, LOSS_CALLS, METRIC_CALLS, NORM_ASKS,
     ADDED_UP, FORMULAS,

@@ -83,7 +83,7 @@ WITHOUT = {
     "doctor.run": "it starts agents, and its report has the times of the machine",
     "interruptible.BrokenOffError": "the example of `RecoveringSession` raises it",
     "kept_arrays.KeptRows": "the example of the module makes some",
-    "kept_arrays.Slot": "the example of `KeptData` makes one",
+    "kept_arrays.KeptSlot": "the example of `KeptData` makes one",
     "kept_data.KeptIterator": "the example of `RowsOfArrays` makes one",
     "on_machines.PipelineSlot": _SERVERS,
     "on_machines.PipelinesOnMachines": _SERVERS,

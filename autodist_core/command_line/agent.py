@@ -10,9 +10,8 @@ import sys
 from autodist_core.cluster.on_node.standby import LINGER_SECONDS, WAIT_SECONDS, stand_by
 from autodist_core.command_line import values
 from autodist_core.errors import LaunchError, ResourceSpecError
+from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec, discovery
-
-_log = logging.getLogger("autodist")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,9 +39,9 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, format="autodist agent: %(message)s", level=logging.INFO)
     port = options.port or own_port()
     if port is None:
-        _log.info("another task of this machine is its agent; this process has nothing to do.")
+        log.info("another task of this machine is its agent; this process has nothing to do.")
         return 0
-    _log.info("waiting at port %d for the chief.", port)
+    log.info("waiting at port %d for the chief.", port)
     try:
         return stand_by(port, options.wait, options.linger)
     except OSError as error:

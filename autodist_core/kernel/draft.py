@@ -211,8 +211,8 @@ class Draft:
 
     def fed(self, replica: Replica, name: str) -> str:
         """Return the placeholder for a replica's slice of one of the captured step's inputs."""
-        of_known_size = f"{copied(replica, name)}/fed"
-        return of_known_size if of_known_size in self.editor else copied(replica, name)
+        of_known_size = f"{replica.copy_of(name)}/fed"
+        return of_known_size if of_known_size in self.editor else replica.copy_of(name)
 
     def total(self) -> str:
         """Return the tensor with the number of examples of the whole batch."""
@@ -297,7 +297,7 @@ class Draft:
         label = f"stacked/{replicas[0].prefix}/{naming.label(name)}"
         if label in self.editor:
             return label
-        return self.join(label, [copied(replica, name) for replica in replicas], dtype, replicas[0].device)
+        return self.join(label, [replica.copy_of(name) for replica in replicas], dtype, replicas[0].device)
 
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """Return the captured tensors from whose copies the reduced gradient is computed."""
@@ -313,12 +313,3 @@ class Draft:
     def type_of(self, gradient: Gradient) -> tf.DType:
         """Return the type of a gradient's values."""
         return self.types_of(gradient)[0]
-
-
-def copied(replica: Replica, name: str) -> str:
-    """Return the name of a replica's copy of a captured node or tensor.
-
-    >>> copied(Replica(1, "10.0.0.1:CPU:1", "/device:CPU:1"), "dense/MatMul")
-    'replica1/dense/MatMul'
-    """
-    return f"{replica.prefix}/{name}"

@@ -20,9 +20,6 @@ from autodist_core.kernel.splitting.separable import Splitting, splitting, split
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
-from autodist_core.strategy.partition import PartitionerConfig
-
-__all__ = ["PartitionerConfig", "VariablePartitioner"]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import Any
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.alike import STANDING, Alike, Kind, NotAlikeError, Repeatable, found_alike, repeated, standing
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factors
-from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.after_update import AfterUpdate
 from autodist_core.kernel.passes.barriers import Barriers
@@ -146,7 +146,7 @@ def _graph_of(
 ) -> DistributedGraph:
     """Return the graph of a finished draft. The units of the kinds are repeated, from the innermost kinds outwards."""
     replicas = draft.active_replicas
-    used = tuple(index for index, each in enumerate(item.inputs) if copied(replicas[0], each.name) in draft.editor)
+    used = tuple(index for index, each in enumerate(item.inputs) if replicas[0].copy_of(each.name) in draft.editor)
     counts = {} if draft.sizes else {replica.number: draft.examples(replica) for replica in replicas}
     total = [] if draft.sizes else [draft.total()]
     graph = Repeatable(

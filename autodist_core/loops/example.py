@@ -3,6 +3,7 @@
 In: a function of a batch with three features, and the variables that it uses. Out: the trace with the updates that are
 found in it, and what was recorded of gradients:
 
+>>> from autodist_core.capture.gradients.example import example_loop
 >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
 >>> traced, updates, recording = traced_loop(example_loop(kernel), kernel)
 >>> updates.gradients[0].variable, [name for name in traced.updates if name.startswith("Assign")]
@@ -18,11 +19,9 @@ import tensorflow as tf
 
 from autodist_core.capture import Source, Traced
 from autodist_core.capture.gradients import Recording
-from autodist_core.capture.gradients.example import example_loop, recorded_trace
+from autodist_core.capture.gradients.example import recorded_trace
 from autodist_core.loops.gradients.updates import Updates, find_updates
 from autodist_core.loops.variables import Variables
-
-__all__ = ["example_loop", "traced_loop"]
 
 
 def traced_loop(step: Callable[[Any], Any], *variables: tf.Variable) -> tuple[Traced, Updates, Recording]:

@@ -105,7 +105,7 @@ def trace_function(
 
     >>> from contextlib import nullcontext
     >>> from autodist_core.loops.calls.arguments import Reader
-    >>> from autodist_core.loops.example import example_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> step, specs = example_loop(kernel), [tf.TensorSpec((None, 3))]
     >>> parsed = Reader(step).parse((tf.ones((4, 3)),), {})

@@ -18,8 +18,6 @@ from typing import Any
 from autodist_core.errors import ResourceSpecError
 from autodist_core.resource_spec.values import parse_address
 
-__all__ = ["Task", "cluster_content", "cluster_tasks", "local_gpus", "own_task", "tf_config_content"]
-
 # The jobs whose tasks compute; the first task of the first of these jobs is the chief. Evaluators take no part.
 _COMPUTING = ("chief", "master", "worker")
 

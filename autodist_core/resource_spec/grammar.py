@@ -29,8 +29,6 @@ import yaml
 from autodist_core.errors import ResourceSpecError, amount, did_you_mean, nearest
 from autodist_core.resource_spec.values import Node, SSHGroup, is_loopback, parse_address
 
-__all__ = ["load", "parse"]
-
 _TOP = ("nodes", "ssh")
 _NODE = ("address", "chief", "gpus", "cpus", "network_bandwidth", "ssh_config")
 _SSH = ("username", "port", "key_file", "python_venv", "shared_envs")

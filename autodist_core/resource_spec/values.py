@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from autodist_core.errors import ResourceSpecError
 
-__all__ = ["DeviceSpec", "Node", "SSHGroup", "is_loopback", "parse_address"]
-
 _HOSTNAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
 _DEVICE = re.compile(r"(?P<address>\[[^\]]+\]|[^\[\]:]+):(?P<kind>CPU|GPU):(?P<index>[0-9]+)")
 

@@ -76,12 +76,6 @@ class AddedVariables:
         self._given = dict(values)
         self._set(known)
 
-    def drop(self) -> None:
-        """Drop all references to the session's graph."""
-        self._graph = None
-        self._known.clear()
-        self._given.clear()
-
     def _set(self, variables: Sequence[AddedVariable]) -> None:
         if variables:
             operations = [self._known[variable.name] for variable in variables]

@@ -15,10 +15,10 @@ import numpy as np
 
 from autodist_core.runtime.composites import Component
 from autodist_core.runtime.data_pipelines import DrawnRows, PipelineSlot
-from autodist_core.runtime.kept_arrays import KeptRows, Slot
+from autodist_core.runtime.kept_arrays import KeptRows, KeptSlot
 from autodist_core.step.graph_item import GraphItem
 
-DataSlot = Slot | PipelineSlot
+DataSlot = KeptSlot | PipelineSlot
 """Where machines have the data of which a batch is a part."""
 
 

@@ -66,7 +66,7 @@ class KeptRows:
 
 
 @dataclass(eq=False)
-class Slot:
+class KeptSlot:
     """A place for the arrays of one data at a time, on each machine. Arrays of equal types can follow each other."""
 
     number: int
@@ -127,9 +127,9 @@ class KeptData:
         # The chief's machine first: the arrays are there.
         self._hosts = sorted(hosts, key=lambda host: host != chief)
         self._sender = Sender(graph, session, chief, call)
-        self._slots: list[Slot] = []
+        self._slots: list[KeptSlot] = []
 
-    def slot_of(self, kept: KeptArrays) -> Slot:
+    def slot_of(self, kept: KeptArrays) -> KeptSlot:
         """Where the machines keep these arrays. If they do not yet, the arrays are sent to them."""
         for slot in self._slots:
             if slot.content is kept:
@@ -152,13 +152,8 @@ class KeptData:
         for slot in held:
             self._sender.free(slot.place, "the release of the data")
 
-    def drop(self) -> None:
-        """Drop all references to the session."""
-        self._sender.drop()
-        self._slots.clear()
-
-    def _add(self, types: tuple[tuple[Any, tuple[int, ...]], ...]) -> Slot:
+    def _add(self, types: tuple[tuple[Any, tuple[int, ...]], ...]) -> KeptSlot:
         number = len(self._slots)
         names = [f"kept{number}_{index}" for index in range(len(types))]
-        self._slots.append(Slot(number, types, self._sender.place(names, types, self._hosts)))
+        self._slots.append(KeptSlot(number, types, self._sender.place(names, types, self._hosts)))
         return self._slots[-1]

@@ -121,11 +121,6 @@ class LargeReads:
             target[...] = memory
         return found
 
-    def drop(self) -> None:
-        """Drop all references to the session."""
-        self._graph = self._session = None
-        self._readers.clear()
-
     def _parts(self, copy: Copy, flat: np.ndarray) -> Iterable[_Part]:
         reader = self._readers[copy]
         units = max(1, _PART_BYTES // (reader.unit * flat.itemsize))
@@ -149,11 +144,7 @@ class LargeReads:
                     entries = (_rows if by_rows else _entries)(handle, tf.as_dtype(dtype), *feeds[1:])
                 call = self._session.make_callable(entries, feed_list=feeds)
                 for number, (variable, copy) in enumerate(found):
-                    self._readers[copy] = _Reader(call, number, _row_size(variable) if by_rows else 1)
-
-
-def _row_size(variable: Variable) -> int:
-    return math.prod(variable.shape[1:])
+                    self._readers[copy] = _Reader(call, number, math.prod(variable.shape[1:]) if by_rows else 1)
 
 
 def _by_rows(variable: Variable) -> bool:

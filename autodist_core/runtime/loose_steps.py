@@ -28,7 +28,7 @@ from autodist_core.kernel import loose_graphs as loose
 from autodist_core.runtime.batch_slices import BatchSlicer, of_machines
 from autodist_core.runtime.data_pipelines import DrawnRows
 from autodist_core.runtime.interruptible import BrokenOffError
-from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, Slot
+from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows, KeptSlot
 from autodist_core.runtime.progress import Progress
 from autodist_core.runtime.protocol import SessionStep
 from autodist_core.step.graph_item import GraphItem
@@ -62,7 +62,7 @@ class LooseStep(SessionStep):
         self._unsettled = False
         self._last: list[Any] = []
         self._source: KeptArrays | None = None
-        self._slot: Slot | None = None
+        self._slot: KeptSlot | None = None
         """The arrays of the current data that the machines keep, and where; None if batches are fed."""
         self._calls: dict[tuple[Any, ...], tuple[Callable[..., list[Any]], tuple[int, ...]]] = {}
         self._graph: DistributedGraph | None = None

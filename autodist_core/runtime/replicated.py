@@ -7,10 +7,12 @@ builds a graph for each number of active replicas, for batches of its usual size
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autodist_core.errors import amount
+import numpy as np
+
+from autodist_core.errors import SessionError, amount
 from autodist_core.kernel import DistributedGraph, Placement, build, sizes_apart
 from autodist_core.log import stage
 from autodist_core.runtime.batch_slices import BatchSlicer, of_machines
@@ -32,8 +34,12 @@ class ReplicatedSession(Session):
     >>> session.close()
     """
 
+    _added: Any
+    """The variables that kernels added."""
+
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
+        self._open = True
         self._functions = 0
         self._loose: list[LooseStep] = []
 
@@ -56,6 +62,42 @@ class ReplicatedSession(Session):
             return self._step(item, name, usual)
         self._loose.append(LooseStep(self, item, name))
         return self._loose[-1]
+
+    @abstractmethod
+    def _write(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write every copy of these variables, of which there is one at least."""
+
+    @abstractmethod
+    def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Read the current values of variables, of which there is one at least."""
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise SessionError("this distributed session is closed; call fit again to open a new one.")
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write every copy of these variables."""
+        self._require_open()
+        if values:
+            self.settle()
+            self._write(values)
+
+    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Read the current values of variables, one after the other."""
+        self._require_open()
+        if names := tuple(names):
+            self.settle()
+            yield from self._read(names)
+
+    def read_added(self) -> dict[str, np.ndarray]:
+        """Read the variables that kernels added, such as the residuals of compressors, by name."""
+        self._require_open()
+        return dict(self._added.read())
+
+    def load_added(self, values: Mapping[str, np.ndarray]) -> None:
+        """Set the variables that kernels added. A variable without a value here gets its initial value."""
+        self._require_open()
+        self._added.load(values)
 
     def settle(self, but: LooseStep | None = None) -> None:
         """Wait until no replica is at work, and combine the replicas' side state. The step `but` is left out."""

@@ -92,11 +92,6 @@ class Sender:
         place.held = False
         self._run(doing, (place, "end"), place.ends)
 
-    def drop(self) -> None:
-        """Drop all references to the session."""
-        self._graph = self._session = None
-        self._calls.clear()
-
     def _add(self, place: Place, name: str, dtype: tf.DType, shape: tuple[int, ...]) -> None:
         with tf.device(self._chief):
             size = tf.compat.v1.placeholder(tf.int64, [len(shape) + 1])

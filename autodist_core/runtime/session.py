@@ -60,14 +60,14 @@ class DistributedSession(ReplicatedSession):
 
     def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
         super().__init__(placement)
-        self._graph = tf.Graph()
+        self._graph: Any = tf.Graph()
         self._calls_of_cluster = Calls(cluster.lost) if cluster else None
         target = cluster.target if cluster else ""
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
         self._added = AddedVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
-        self._transfers = Transfers(self._graph, self._session, placement, self.call)
-        self._data = KeptData(self._graph, self._session, placement, self.call)
+        self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
+        self._data: Any = KeptData(self._graph, self._session, placement, self.call)
         self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
         self._condition = Condition.READY
         self._timings: Timings | None = None
@@ -91,31 +91,12 @@ class DistributedSession(ReplicatedSession):
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         return Step(self, item, prefix, usual)
 
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of these variables."""
-        self._require_open()
-        if not values:
-            return
-        self.settle()
+    def _write(self, values: Mapping[str, np.ndarray]) -> None:
         self._transfers.load([self._variables[name] for name in values], values)
 
-    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Read the current values of variables, one after the other."""
-        self._require_open()
-        names = tuple(names)
-        if names:
-            self.settle()
-            yield from self._transfers.read_each([self._variables[name] for name in names])
-
-    def read_added(self) -> dict[str, np.ndarray]:
-        """Read the variables that kernels added, such as the residuals of compressors, by name."""
-        self._require_open()
-        return self._added.read()
-
-    def load_added(self, values: Mapping[str, np.ndarray]) -> None:
-        """Set the variables that kernels added. A variable without a value here gets its initial value."""
-        self._require_open()
-        self._added.load(values)
+    def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+        found: Iterator[tuple[str, np.ndarray]] = self._transfers.read_each([self._variables[name] for name in names])
+        return found
 
     def slot_of(self, arrays: Sequence[Any]) -> DataSlot | None:
         """Where the machines keep the arrays of a batch, or make the batch; None if the batch itself is fed."""
@@ -139,6 +120,7 @@ class DistributedSession(ReplicatedSession):
 
     def close(self) -> None:
         """Free the state. The session is closed from the beginning of this call on, even if the call is interrupted."""
+        self._open = False
         session, self._session = self._session, None
         if session is None:
             return
@@ -152,10 +134,8 @@ class DistributedSession(ReplicatedSession):
         else:
             self._end(session)
         finally:
-            self._graph = None
-            self._added.drop()
-            self._transfers.drop()
-            self._data.drop()
+            # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
+            self._graph = self._added = self._transfers = self._data = None
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""
@@ -185,10 +165,6 @@ class DistributedSession(ReplicatedSession):
 
     def _run(self, *arguments: Any) -> Any:
         return self.call("the setting of added variables", self._session.run, *arguments)
-
-    def _require_open(self) -> None:
-        if self._session is None:
-            raise SessionError("this distributed session is closed; call fit again to open a new one.")
 
     def import_graph(
         self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step",

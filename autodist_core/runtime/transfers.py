@@ -177,16 +177,6 @@ class Transfers:
             limits = (max(1, sum(v.byte_size for v in variables)),) * 2
         return messages((piece for variable in variables for piece in pieces(variable, limits[0])), limits[1])
 
-    def drop(self) -> None:
-        """Drop all references to the session."""
-        self._graph = self._session = None
-        self._writers.clear()
-        self._makers.clear()
-        self._enders.clear()
-        self._readers.clear()
-        self._calls.clear()
-        self._large.drop()
-
     def _run_all(self, name: str, operations: Mapping[Piece, list[Any]], pieces: Sequence[Piece]) -> None:
         if pieces:
             self._run((name, *pieces), [each for piece in pieces for each in operations[piece]])

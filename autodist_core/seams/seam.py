@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from types import CodeType
 from typing import Any
 
 from autodist_core.errors import SeamError
-
-_log = logging.getLogger("autodist")
+from autodist_core.log import log
 
 SUPPORTED: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
     "keras": ((3, 12), (3, 15)), "tensorflow": ((2, 20), (2, 21)),
@@ -46,7 +44,7 @@ AT_USE = "behaviour, tried at use"
 class Seam:
     """One name, or one behaviour, of another package on which something rests.
 
-    >>> seam = Seam("threading.Thread", "_no_such_name", "waiting for a step", "threads would not wait")
+    >>> seam = Seam("threading.Thread", "_no_such_name", "waiting for a step")
     >>> seam.label, seam.kind
     ('Thread._no_such_name', 'attribute')
     >>> print(seam.problem().partition(" has ")[2])
@@ -58,8 +56,6 @@ class Seam:
     name: str
     rests: str
     """What rests on it."""
-    without: str
-    """What would happen without it, and without this check."""
     kind: str = ATTRIBUTE
     parameters: tuple[str, ...] | None = None
     """The parameters of a method that a hook replaces; None where nothing is replaced."""
@@ -216,7 +212,7 @@ def _supported(root: str) -> str:
 def problems(table: Iterable[Seam]) -> tuple[str, ...]:
     """What is wrong with the seams of a table.
 
-    >>> problems([Seam("threading.Thread", "_no_such_name", "waiting", "threads would not wait")])
+    >>> problems([Seam("threading.Thread", "_no_such_name", "waiting")])
     ('Python 3... has no Thread._no_such_name, on which waiting rests',)
     """
     return tuple(problem for seam in table if (problem := seam.problem()))
@@ -231,7 +227,7 @@ def mention_versions(*packages: str) -> None:
         version = import_module(package).__version__
         first, last = SUPPORTED[package]
         if not first <= tuple(map(int, version.split(".")[:2])) <= last:
-            _log.warning(
+            log.warning(
                 "%s %s is installed, on which autodist-keras was not tested%s. What it needs of it is there; compare "
                 "with one device before you rely on its numbers: verify(x, y).",
                 _SHOWN[package], version, _supported(package),

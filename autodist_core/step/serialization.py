@@ -15,8 +15,6 @@ from autodist_core.errors import CaptureError
 from autodist_core.proto import graphitem_pb2
 from autodist_core.step.values import Gradient, Joined, Table, Tensor, Variable
 
-__all__ = ["deserialize", "info", "serialize"]
-
 _VARIABLE = "type.googleapis.com/autodist.proto.Variable"
 _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
 # The fields that have the same name and type in the message and in the GraphItem.

@@ -11,8 +11,6 @@ from math import prod
 
 from autodist_core.errors import CaptureError, did_you_mean
 
-__all__ = ["ALIKE", "EACH", "UNIQUE", "Gradient", "Joined", "Table", "Tensor", "Variable", "format_bytes"]
-
 # Bytes per element and the short name for printing, by TensorFlow's name of the type. A string has 0 bytes: its size
 # is not fixed.
 _DTYPES: dict[str, tuple[int, str]] = {

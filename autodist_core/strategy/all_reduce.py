@@ -19,8 +19,6 @@ from autodist_core.strategy.options import AllReduceOptions, begin, check_intege
 from autodist_core.strategy.partition import PartitionerConfig, shard_count
 from autodist_core.strategy.strategy import Strategy
 
-__all__ = ["AllReduce", "PartitionedAR", "RandomAxisPartitionAR"]
-
 
 @dataclass(frozen=True)
 class AllReduce(AllReduceOptions, StrategyBuilder):

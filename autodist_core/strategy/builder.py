@@ -14,8 +14,6 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.strategy import Strategy
 
-__all__ = ["StrategyBuilder"]
-
 
 class StrategyBuilder(ABC):
     """Makes strategies. For a strategy of your own, subclass this class and write :meth:`build`.

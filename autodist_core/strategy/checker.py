@@ -17,8 +17,6 @@ from autodist_core.strategy.partition import PartitionerConfig
 from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import COMPRESSORS, HALF_PRECISION, SPECS, WIRE_DTYPES, destinations
 
-__all__ = ["variable_name", "violations"]
-
 Node = strategy_pb2.Strategy.Node
 
 

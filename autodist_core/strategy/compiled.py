@@ -16,8 +16,6 @@ from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.partition import PartitionerConfig, is_prime
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan, Synchronizer, split_text
 
-__all__ = ["AllowedLead", "CompiledStrategy", "Shard", "VariablePlan", "allows_lead", "common_synchronizer"]
-
 
 @dataclass(frozen=True)
 class Shard:

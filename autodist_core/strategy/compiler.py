@@ -20,8 +20,6 @@ from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
 from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import Synchronizer, lower_all_reduce, lower_ps
 
-__all__ = ["StrategyCompiler"]
-
 
 class StrategyCompiler:
     """Checks strategies against one model and one cluster, and makes compiled strategies of them.

@@ -17,8 +17,6 @@ from __future__ import annotations
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import Variable
 
-__all__ = ["LARGE", "TYPES", "factor_rows"]
-
 LARGE = 256
 """A kernel is large if it has so many entries, or more, for each entry of a row of both factors.
 

@@ -25,8 +25,6 @@ from autodist_core.strategy.synchronizers import (
 )
 from autodist_core.strategy.wire import wire
 
-__all__ = ["AllReduceOptions", "LoadBalancer", "PSOptions", "begin", "check_integer", "reduction_devices"]
-
 
 def begin(resource_spec: ResourceSpec) -> Strategy:
     """Return a strategy that has the cluster's replicas and no variables yet.

@@ -13,8 +13,6 @@ from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import AllReduceOptions, LoadBalancer, PSOptions, begin, reduction_devices
 from autodist_core.strategy.strategy import Strategy
 
-__all__ = ["Default", "Parallax"]
-
 
 @dataclass(frozen=True)
 class Parallax(PSOptions, AllReduceOptions, StrategyBuilder):

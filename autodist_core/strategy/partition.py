@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from autodist_core.errors import StrategyError
 
-__all__ = ["PartitionerConfig", "is_prime", "shard_count", "shard_sizes", "uneven_shard_count"]
-
 
 class PartitionerConfig:
     """The number of shards along each axis, as a list and as the string that a strategy's ``partitioner`` holds.

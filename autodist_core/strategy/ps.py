@@ -16,8 +16,6 @@ from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, reduc
 from autodist_core.strategy.partition import PartitionerConfig, shard_count, shard_sizes, uneven_shard_count
 from autodist_core.strategy.strategy import Strategy
 
-__all__ = ["PS", "PSLoadBalancing", "PartitionedPS", "UnevenPartitionedPS"]
-
 
 @dataclass(frozen=True)
 class PS(PSOptions, StrategyBuilder):

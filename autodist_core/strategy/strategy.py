@@ -16,8 +16,6 @@ from autodist_core.proto import strategy_pb2
 from autodist_core.strategy import synchronizers
 from autodist_core.strategy.partition import PartitionerConfig
 
-__all__ = ["Strategy"]
-
 
 class Strategy:
     """How the training of one model is distributed: a wrapper over ``autodist.proto.Strategy``.

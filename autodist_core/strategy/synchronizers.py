@@ -13,11 +13,6 @@ from dataclasses import dataclass
 from autodist_core.proto import synchronizers_pb2
 from autodist_core.strategy.partition import PartitionerConfig
 
-__all__ = [
-    "COMPRESSORS", "BUCKET_BYTES", "HALF_PRECISION", "SPECS", "WIRE_DTYPES", "AllReducePlan", "PSPlan", "Synchronizer",
-    "all_reduce_text", "destinations", "lower_all_reduce", "lower_ps", "ps_text", "split_text",
-]  # fmt: skip
-
 SPECS: Mapping[int, str] = {number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.Spec.items()}
 """The names of the implementations of a collective, by number."""
 COMPRESSORS: Mapping[int, str] = {

@@ -12,8 +12,6 @@ from math import prod
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.synchronizers import HALF_PRECISION, AllReducePlan
 
-__all__ = ["FACTORS", "HALF", "PLAIN", "Wire", "wire"]
-
 PLAIN, HALF, FACTORS = "plain", "half", "factors"
 _COMPRESSIBLE = ("float32", "float64")
 

@@ -15,8 +15,6 @@ from autodist_core.strategy import BUILDERS, Finished, resolve
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.parallax import Default
 
-__all__ = ["read_builder", "written"]
-
 
 def read_builder(text: str | None) -> StrategyBuilder:
     """Return the builder that a text names, with options or without; ``None`` stands for the default builder.

@@ -14,7 +14,6 @@ CompressorState(strategy='3f9c21', values={'compressor/error/kernel@replica0': a
 
 from __future__ import annotations
 
-import logging
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,11 +24,10 @@ from typing import Any, cast
 import numpy as np
 
 from autodist_core.errors import SessionError
+from autodist_core.log import log
 
 MEMBER = "autodist/compressor_state.npz"
 _STRATEGY = "strategy"
-
-_log = logging.getLogger("autodist")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +46,7 @@ class CompressorState:
         """
         if strategy == self.strategy or not self.values:
             return self.values
-        _log.warning(
+        log.warning(
             "The compressors start anew: what they kept was strategy %s's, and this is strategy %s.",
             self.strategy, strategy,
         )
@@ -60,7 +58,7 @@ class CompressorState:
         The module's docstring has an example.
         """
         if not zipfile.is_zipfile(path):
-            _log.warning("%s holds no compressor state; save to a .keras file to keep it.", path)
+            log.warning("%s holds no compressor state; save to a .keras file to keep it.", path)
             return
         buffer, arrays = BytesIO(), {_STRATEGY: np.array(self.strategy), **self.values}
         np.savez(buffer, **cast(Any, arrays))

@@ -1,18 +1,7 @@
 """The life of one variable while its model trains: a state, and the events that lead from one state to another.
 
->>> print(table())
-              LOOK         OTHERS_LOOK  DIFFER       STEP       PULL
-CHANGED       CHANGED      CHANGED_HELD CHANGED      STALE      -
-CHANGED_HELD  CHANGED_HELD CHANGED_HELD CHANGED_HELD STALE_LEFT -
-CURRENT       SHOWN        HELD         -            STALE      CURRENT
-SHOWN         SHOWN        HELD         CHANGED      STALE      SHOWN
-HELD          HELD         HELD         CHANGED_HELD STALE_LEFT HELD
-STALE         STALE_HELD   STALE_HELD   -            STALE      CURRENT
-STALE_HELD    STALE_HELD   STALE_HELD   CHANGED_HELD STALE_LEFT HELD
-STALE_LEFT    STALE_HELD   STALE_HELD   CHANGED      STALE      SHOWN
-
-A row is a state, a column is an event, and the entry is the state that follows. In: the looks, steps and pulls that
-`state.py` reports. Out: the state, by which `state.py` decides what to load and what to pull.
+In: the looks, steps and pulls that `state.py` reports. Out: the state, by which `state.py` decides what to load and
+what to pull. `_ROWS` has, for each state, the states that follow on the events.
 
 A state says two things. The first is where the newer value is: nowhere (`CURRENT`, `SHOWN`, `HELD`), in the session
 (`STALE`...) or in the model (`CHANGED`...). The second is whether somebody was shown the model's value: if so, another
@@ -64,6 +53,7 @@ class Event(Enum):
 
 
 _ROWS = {
+    # LOOK, OTHERS_LOOK, DIFFER, STEP, PULL
     Life.CHANGED: (Life.CHANGED, Life.CHANGED_HELD, Life.CHANGED, Life.STALE, None),
     Life.CHANGED_HELD: (Life.CHANGED_HELD, Life.CHANGED_HELD, Life.CHANGED_HELD, Life.STALE_LEFT, None),
     Life.CURRENT: (Life.SHOWN, Life.HELD, None, Life.STALE, Life.CURRENT),
@@ -123,14 +113,3 @@ def digest(value: np.ndarray) -> bytes:
     (False, False)
     """
     return hashlib.sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8)).digest()
-
-
-def table() -> str:
-    """The table of transitions as text. The module's docstring shows it."""
-    rows = [["", *(event.name for event in Event)]]
-    for life in Life:
-        found = [TRANSITIONS.get((life, event)) for event in Event]
-        rows.append([life.name, *(to.name if to is not None else "-" for to in found)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    widths[0] += 1
-    return "\n".join(" ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -26,6 +26,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -206,27 +207,11 @@ def _watched(base: Any) -> Any:
 @cache
 def _require_looks_are_seen() -> None:
     """Raise a SeamError if TensorFlow computes with a variable without asking for its handle."""
-    seen = []
-
-    class Seeing(Watcher):
-        def looked_at(self, entry: Entry) -> None:
-            seen.append(entry)
-
-        def covered(self, entry: Entry) -> None:
-            raise NotImplementedError
-
-        def give_way(self, entry: Entry) -> None:
-            raise NotImplementedError
-
-        def failed(self, failure: BaseException) -> None:
-            raise failure
-
-        def iterated(self, entry: Entry, iterator: Any) -> None:
-            raise NotImplementedError
-
+    seen: list[Entry] = []
+    watcher: Any = SimpleNamespace(looked_at=seen.append)
     with tf.init_scope(), tf.device("CPU:0"):
         variable = tf.Variable(1.0)
-        subscription = Subscription(Seeing(), Entry(Variable("tried", (), "float32"), variable))
+        subscription = Subscription(watcher, Entry(Variable("tried", (), "float32"), variable))
         _watch(subscription)
         try:
             for how in (variable.read_value, lambda: tf.raw_ops.Neg(x=variable)):

@@ -94,7 +94,6 @@ MIXING = {
                 "StatelessWhile"),
     "length": (lambda x: x * tf.cast(_listed(x).size(), x.dtype), "Mul"),
     "padded": (lambda x: x - tf.pad(x, [[1, 0], [0, 0]])[: _size(x)], "StridedSlice"),
-    "argmax": (_places_of_largest, "MaxPoolWithArgmax"),
     "table": (lambda x: x * tf.constant(TABLE)[: _size(x)], "StridedSlice"),
     "sliced": (lambda x: x * tf.slice(tf.constant(TABLE), [0, 0], [_size(x), 4]), "Slice"),
     "second": (lambda x: x * tf.constant(np.tile(TABLE, (4, 1)))[_size(x): 2 * _size(x)], "StridedSlice"),
@@ -106,6 +105,7 @@ MIXING = {
     "repeated": (lambda x: tf.reduce_sum(tf.repeat(x, 2, 0) * tf.tile(x, [2, 1]), 0) + x, "Mul"),
 }  # fmt: skip
 UNDECIDED = {
+    "argmax": (_places_of_largest, "MaxPoolWithArgmax"),
     "transposed": (_transposed_twice, "StatelessWhile"),
     "along": (lambda x: tf.cumsum(x, axis=_unknown_axis()), "Cumsum"),
     "flipped": (lambda x: tf.reverse(x, [_unknown_axis()]), "ReverseV2"),

@@ -153,8 +153,6 @@ LAYERS = {
     "map": (SEQUENCES, lambda x: layers.Lambda(lambda t: tf.map_fn(lambda row: tf.reduce_max(row, 0), t),
                                                output_shape=(4,))(x)),
     "assertions": (FEATURES, lambda x: layers.Lambda(_asserted, output_shape=(5,))(x)),
-    "exponentials of matrices": (SEQUENCES, lambda x: flat()(layers.Lambda(
-        lambda t: tf.linalg.expm(t[:, :4]), output_shape=(4, 4))(x))),
     "sparse of dense": (FEATURES, lambda x: layers.Lambda(
         lambda t: tf.sparse.sparse_dense_matmul(tf.sparse.from_dense(t), tf.ones((5, 2), t.dtype)),
         output_shape=(2,))(x)),

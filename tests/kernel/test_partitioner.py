@@ -13,8 +13,9 @@ import tensorflow as tf
 from autodist_core import GraphItem
 from autodist_core.errors import StrategyError
 from autodist_core.kernel import build
-from autodist_core.kernel.partitioner import PartitionerConfig, VariablePartitioner
+from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.strategy import AllReduce, PartitionedPS, UnevenPartitionedPS
+from autodist_core.strategy.partition import PartitionerConfig
 from autodist_keras.capture.tracing import trace_step
 from tests.capture.plain import table_variables
 from tests.kernel.graphs import dense_item, machine, nodes_of, placed, table_item, train

@@ -133,17 +133,15 @@ def page():
         "`python -m tests.seams.test_names > docs/developers/seams.md`.", "",
     ]
     for title, table in (("Keras", keras_seams.TABLE), ("TensorFlow and Python", core_seams.TABLE)):
-        lines += [f"## {title}", "", "| what rests on it | names | without them, and without the check |"]
-        lines.append("|---|---|---|")
-        resting: dict[str, dict[str, list[str]]] = {}  # what rests on names, and what would happen without them
+        lines += [f"## {title}", "", "| what rests on it | names |"]
+        lines.append("|---|---|")
+        resting: dict[str, list[str]] = {}
         for seam in table:
             label = seam.label.strip("'\"")
             shown = label if " " in label else f"`{label}`"
             late = " *at use*" if seam.kind.endswith("tried at use") else ""
-            resting.setdefault(seam.rests, {}).setdefault(seam.without, []).append(shown + late)
-        for rests, losses in resting.items():
-            for first, (without, names) in zip([rests, *[""] * len(losses)], losses.items(), strict=False):
-                lines.append(f"| {first} | {'; '.join(names)} | {without} |")
+            resting.setdefault(seam.rests, []).append(shown + late)
+        lines += [f"| {rests} | {'; '.join(names)} |" for rests, names in resting.items()]
         lines.append("")
     return "\n".join(lines)
 

@@ -111,13 +111,17 @@ class Flow:
 
     # For rules ---------------------------------------------------------------------------------------------------
 
-    def couple(self, operation: Any, what: str, by: Any) -> None:
-        """Note an operation that makes the result of one example depend on others, and the operation that uses it."""
-        if (self._call or by).name in self._whole:
-            return
-        # A value of a nested function is used where the function was called, or within it.
-        within = self._call or (operation if operation.graph is self._graph else by)
-        self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by, self._own))
+    def couple(self, operation: Any, what: str, by: Any = None) -> State:
+        """Note an operation that makes the result of one example depend on others; nothing is claimed of the result.
+
+        `by` is the operation that uses the result for single examples, if that is another one.
+        """
+        by = operation if by is None else by
+        if (self._call or by).name not in self._whole:
+            # A value of a nested function is used where the function was called, or within it.
+            within = self._call or (operation if operation.graph is self._graph else by)
+            self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by, self._own))
+        return NO_CLAIM
 
     def couple_values(self, states: Sequence[State], by: Any) -> None:
         """Note each value of the whole batch, and each number of examples, that an operation uses for single ones."""
@@ -125,7 +129,7 @@ class Flow:
             if state.couples:
                 self.couple(state.origin, SCALED if state.kind == Kind.NUMBER else BATCH_VALUE, by)
             elif state.is_size and state.degree:
-                self.couple(by, SCALED, by)
+                self.couple(by, SCALED)
 
     def undecide(self, operation: Any) -> None:
         """Note that it is not known whether an operation mixes examples."""
@@ -204,7 +208,7 @@ class Flow:
         if any(state.stride for state in states):
             found = places.followed(self, operation, states, found)
         if own and any(state.origin in self._upstreams for state in states) and found[0].kind == Kind.MIXED:
-            self.couple(operation, GRADIENT, operation)
+            self.couple(operation, GRADIENT)
         if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
             self.undecide(operation)
         self._keep(outputs, found)

@@ -17,8 +17,6 @@ from autodist_core.capture.batch_axis.flow import follow
 from autodist_core.capture.batch_axis.states.state import Kind, State
 from autodist_core.capture.traced import Traced
 
-__all__ = ["shown", "tf"]
-
 
 def shown(function: Callable[[Any], Any], *shape: int | None, dtype: Any = "float32") -> str:
     """Return what is known of a function's results for batches of a shape, which is (None, 3) unless it is given.

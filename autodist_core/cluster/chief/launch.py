@@ -22,8 +22,6 @@ from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.seams.table import ONEDNN
 
-__all__ = ["Launched", "launch", "start_servers"]
-
 T = TypeVar("T")
 
 

@@ -188,7 +188,8 @@ class _Examiner:
         for peer, (host, port), problem in zip(agents, peers, answer["problems"], strict=True):
             text = f"cannot reach {host} on port {port}: {problem}" if problem else ""
             if peer is not agent:
-                self._pairs.append(_pair(agent.node, peer.node, text))
+                gbits = min(agent.node.network_bandwidth, peer.node.network_bandwidth)
+                self._pairs.append(Pair(agent.node.address, peer.node.address, gbits, text))
                 if text:
                     self.say(f"{agent.node.address}: {text}")
             elif text:
@@ -209,7 +210,3 @@ class _Examiner:
                     ))
                     return [other for other in agents if other is not agent]
         return agents
-
-
-def _pair(source: Node, target: Node, problem: str) -> Pair:
-    return Pair(source.address, target.address, min(source.network_bandwidth, target.network_bandwidth), problem)

@@ -17,8 +17,6 @@ from typing import Any
 
 from autodist_core.cluster.ssh import known_hosts
 
-__all__ = ["Target", "jump", "text"]
-
 USER, SYSTEM = "~/.ssh/config", "/etc/ssh/ssh_config"
 _DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _DEFAULT_KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"

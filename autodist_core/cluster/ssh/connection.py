@@ -19,8 +19,6 @@ from autodist_core.cluster.ssh.reach import Deadline, closing_after
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import SSHGroup
 
-__all__ = ["Connection", "assignments", "command_line", "error_text"]
-
 
 class Connection:
     """A login on one host; `close`, or the end of a ``with`` block, ends it and the streams of its programs."""

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["HostKey", "KnownKey", "lookup", "names", "refusal", "verdict"]
-
 
 @dataclass(frozen=True)
 class HostKey:

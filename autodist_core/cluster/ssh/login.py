@@ -21,8 +21,6 @@ from autodist_core.cluster.ssh.config import Target
 from autodist_core.cluster.ssh.connection import error_text
 from autodist_core.cluster.ssh.reach import Deadline, Unreachable, within
 
-__all__ = ["PASSPHRASE", "PASSWORD", "keys", "log_in"]
-
 PASSPHRASE, PASSWORD = "AUTODIST_SSH_PASSPHRASE", "AUTODIST_SSH_PASSWORD"
 AGENT_SECONDS = 5.0
 _KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Process"]
-
 
 class Process:
     """A running program. Read both of its outputs: they share a window of 2 MB, and an unread one blocks the other.

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["Deadline", "Program", "Unreachable", "closing_after", "tcp", "within"]
-
 T = TypeVar("T")
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 

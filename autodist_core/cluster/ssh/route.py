@@ -18,8 +18,6 @@ from autodist_core.cluster.ssh.reach import Deadline, Program, Unreachable
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import SSHGroup
 
-__all__ = ["connect"]
-
 # paramiko logs each error that it raises, with a traceback. These lines go to this logger, which shows them nowhere
 # unless a handler is added to it.
 _LOG = "autodist_core.cluster.ssh"

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.failing import last_to_fail
-from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex
@@ -74,7 +74,7 @@ def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
     """Add a node that waits for these nodes on every active replica; each replica sends it one signal."""
     there = [
         draft.editor.add(
-            "NoOp", f"{name}/{replica.prefix}", [f"^{copied(replica, other)}" for other in waits_for], replica.host
+            "NoOp", f"{name}/{replica.prefix}", [f"^{replica.copy_of(other)}" for other in waits_for], replica.host
         )
         for replica in draft.active_replicas
     ]
@@ -102,7 +102,7 @@ def _looks_at(step: StepIndex, name: str, variables: set[str]) -> bool:
 
 
 def _is_there(draft: Draft, name: str) -> bool:
-    return all(copied(replica, name) in draft.editor for replica in draft.active_replicas)
+    return all(replica.copy_of(name) in draft.editor for replica in draft.active_replicas)
 
 
 def _follows_update(step: StepIndex, name: str) -> bool:
@@ -125,25 +125,25 @@ def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: lis
     vital = list(dict.fromkeys([*gradients, *(name for name in side if name not in writes), *values, *others]))
     needed = _needed(draft, vital)
     replicas = draft.active_replicas
-    held_back = [name for name in writes if not any(copied(replica, name) in needed for replica in replicas)]
+    held_back = [name for name in writes if not any(replica.copy_of(name) in needed for replica in replicas)]
     if held_back:
         waits = _add(draft, "barrier/state", vital)
         for replica in replicas:
             for name in held_back:
-                draft.editor.control(copied(replica, name), waits)
+                draft.editor.control(replica.copy_of(name), waits)
 
 
 def _needed(draft: Draft, names: list[str]) -> set[str]:
     """Return the nodes that run before the copies of these nodes: their inputs, and earlier writes that they read."""
     step = draft.step
-    original = {copied(replica, name): name for replica in draft.active_replicas for name in step.touches}
+    original = {replica.copy_of(name): name for replica in draft.active_replicas for name in step.touches}
     writers: dict[str, list[str]] = {}
     for name, touched in step.touches.items():
         for touch in touched:
             if touch.writes and not step.is_update(name):
                 writers.setdefault(touch.variable, []).append(name)
     seen: set[str] = set()
-    waiting = [copied(replica, name) for replica in draft.active_replicas for name in names]
+    waiting = [replica.copy_of(name) for replica in draft.active_replicas for name in names]
     while waiting:
         node = waiting.pop()
         if node in seen or node not in draft.editor:
@@ -157,5 +157,5 @@ def _needed(draft: Draft, names: list[str]) -> set[str]:
             writer for touch in step.touches[name] for writer in writers.get(touch.variable, ())
             if step.position[writer] < step.position[name]
         }
-        waiting.extend(copied(replica, writer) for replica in draft.active_replicas for writer in earlier)
+        waiting.extend(replica.copy_of(writer) for replica in draft.active_replicas for writer in earlier)
     return seen

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.compilable import SMALLEST, Compilable, compilable, compilable_pieces, has_kernel
 from autodist_core.kernel.analysis.send_stages import send_stages
-from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import stream_of_replica
 from autodist_core.kernel.placement.placement import Replica
@@ -103,9 +103,9 @@ def _compile_each(draft: Draft, known: Compilable) -> None:
     stages = send_stages(draft.step) if len(draft.placement.hosts) > 1 else {}
     constants = _constants(draft)
     for replica in draft.active_replicas:
-        stage_of = {copied(replica, name): stage for name, stage in stages.items()}
+        stage_of = {replica.copy_of(name): stage for name, stage in stages.items()}
         stage_of |= {stream_of_replica(name): stage for name, stage in stage_of.items()}
-        own = [copied(replica, name) for name in found]
+        own = [replica.copy_of(name) for name in found]
         own += [stream for name in own if (stream := stream_of_replica(name)) in draft.editor]
         inside = {name for name in own if draft.editor[name].device == replica.device}
         calls = {
@@ -113,7 +113,7 @@ def _compile_each(draft: Draft, known: Compilable) -> None:
             for number, names in enumerate(compilable_pieces(draft.editor.sources(), inside, constants, stage_of))
             if _is_worth_it(draft, replica, names)
         }
-        repeated = {copied(replica, name) for name in known.of_shapes & found}
+        repeated = {replica.copy_of(name) for name in known.of_shapes & found}
         _enclose(draft, calls, repeated, f"{replica.prefix}/")
 
 

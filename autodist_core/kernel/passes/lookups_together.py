@@ -21,7 +21,7 @@ from math import prod
 import tensorflow as tf
 
 from autodist_core.kernel.analysis.shapes import partial_shapes
-from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.replicator import table_of_lookup
@@ -64,7 +64,7 @@ class LookupsTogether(Kernel):
         # Each replica asks each server in the same way, also a server on its own machine: so machines stay alike.
         groups: dict[tuple[object, ...], list[_Lookup]] = {}
         for lookup in lookups:
-            copies = [copied(replica, lookup.name) for replica in replicas]
+            copies = [replica.copy_of(lookup.name) for replica in replicas]
             devices = {editor[name].device for name in copies}
             if len(devices) == 1 and packing.apart([*devices, *(replica.device for replica in replicas)]):
                 levels = tuple(level_of[name] for name in copies)
@@ -72,7 +72,7 @@ class LookupsTogether(Kernel):
                 groups.setdefault(kind, []).append(lookup)
         together = [group for group in groups.values() if len(group) > 1]
         packed = [lookup for group in together for lookup in group]
-        readers = _readers(draft, {copied(each, lookup.name): each for each in replicas for lookup in packed})
+        readers = _readers(draft, {each.copy_of(lookup.name): each for each in replicas for lookup in packed})
         for replica in replicas if together else ():
             answers: dict[str, str] = {}
             for number, group in enumerate(together):
@@ -99,7 +99,7 @@ def _lookups(draft: Draft) -> list[_Lookup]:
 def _pack(draft: Draft, replica: Replica, label: str, lookups: Sequence[_Lookup]) -> dict[str, str]:
     """Let the lookups of a replica travel together; return what takes the place of each."""
     editor, first = draft.editor, lookups[0]
-    copies = [copied(replica, lookup.name) for lookup in lookups]
+    copies = [replica.copy_of(lookup.name) for lookup in lookups]
     server = editor[copies[0]].device
     sources = [editor[name].input[1] for name in copies]
     # Two tables that are asked for the same rows, as of wide and deep models, are asked once.

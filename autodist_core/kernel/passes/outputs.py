@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from autodist_core.kernel.analysis.results import Joining, axis_of_rows, joining
-from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.state_combiner import is_combined, largest, smallest, weighted_mean
 from autodist_core.kernel.placement.placement import Replica
@@ -105,7 +105,7 @@ def _value(draft: Draft, source: str, recomputed: set[str], replica: Replica | N
     if name in recomputed:
         return naming.tensor(_recomputed(name, replica), output)
     returned = draft.returned.get(naming.canonical(source))
-    return returned or (_joined(draft, source) if replica is None else copied(replica, source))
+    return returned or (_joined(draft, source) if replica is None else replica.copy_of(source))
 
 
 def _recompute(draft: Draft, name: str, recomputed: set[str], time: int, replica: Replica | None) -> None:
@@ -137,7 +137,7 @@ def _recompute_of_all(draft: Draft, name: str, recomputed: set[str]) -> None:
 def _joined(draft: Draft, name: str) -> str:
     """Return one tensor for the whole batch, made of the replicas' copies of a captured tensor."""
     step = draft.step
-    copies, device = [copied(replica, name) for replica in draft.active_replicas], draft.active_replicas[0].device
+    copies, device = [replica.copy_of(name) for replica in draft.active_replicas], draft.active_replicas[0].device
     how = joining(step, name)
     if len(copies) == 1 or how is Joining.SAME:
         return copies[0]

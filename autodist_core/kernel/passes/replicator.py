@@ -22,7 +22,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.analysis.compute import compute_of
 from autodist_core.kernel.analysis.products import Product
-from autodist_core.kernel.draft import Draft, Rows, copied
+from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import take_own_stream
 from autodist_core.kernel.placement.placement import Copy, Replica
@@ -83,19 +83,19 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> str:
     node = step.nodes[name]
     if name in (step.item.examples, step.item.total):
         source = draft.examples(replica) if name == step.item.examples else draft.total()
-        return draft.editor.add("Identity", copied(replica, name), [source], replica.host, T=tf.float64)
+        return draft.editor.add("Identity", replica.copy_of(name), [source], replica.host, T=tf.float64)
     if name == step.item.replica:
-        return draft.editor.constant(copied(replica, name), replica.number, tf.int32, replica.host)
+        return draft.editor.constant(replica.copy_of(name), replica.number, tf.int32, replica.host)
     if draft.sizes and (shape := step.rows.get(name)):
         return _of_known_size(draft, replica, node, shape)
     if name in draft.weight_products and len(draft.together(replica)) > 1:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
-        return draft.editor.add("Identity", copied(replica, name), [rows], replica.device, T=dtype)
+        return draft.editor.add("Identity", replica.copy_of(name), [rows], replica.device, T=dtype)
     inputs = [
         renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
     ]
     order = draft.at(name) if name in step.touches else None
-    copy = draft.editor.copy(node, copied(replica, name), inputs, _device(draft, replica, node), order).name
+    copy = draft.editor.copy(node, replica.copy_of(name), inputs, _device(draft, replica, node), order).name
     if name in step.draws:
         take_own_stream(draft, copy, replica, name)
     if name in step.side_effects or name in step.writers:
@@ -107,7 +107,7 @@ def _of_known_size(
     draft: Draft, replica: Replica, node: node_def_pb2.NodeDef, shape: tuple[int | None, ...]
 ) -> str:
     """Add a placeholder and a tensor of known shape: TensorFlow does not rely on the shape of a placeholder."""
-    name, dtype = copied(replica, node.name), tf.as_dtype(node.attr["dtype"].type)
+    name, dtype = replica.copy_of(node.name), tf.as_dtype(node.attr["dtype"].type)
     fed = draft.editor.copy(node, f"{name}/fed", [], replica.device)
     known = tf.TensorShape([draft.sizes[draft.active.index(replica.index)], *shape[1:]])
     return draft.editor.add("EnsureShape", name, [fed.name], replica.device, T=dtype, shape=known)
@@ -122,8 +122,8 @@ def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
         dtype = tf.as_dtype(node.attr["T"].type)
         left, right = (naming.canonical(source) for source in naming.data_inputs(node))
         stacked = draft.stacked(left, dtype, members)
-        draft.editor.copy(node, label, [stacked, copied(first, right)], first.device)
-        parts = [copied(member, left) for member in members]
+        draft.editor.copy(node, label, [stacked, first.copy_of(right)], first.device)
+        parts = [member.copy_of(left) for member in members]
         lengths = draft.editor.trace(
             f"{label}/lengths", lambda *rows: tf.stack([tf.shape(each)[0] for each in rows]),
             dict.fromkeys(parts, tf.TensorSpec((None, None), dtype)), first.device,
@@ -157,7 +157,7 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
         return None if output < 0 else _table(draft, replica.host, name)
     if source in draft.returned:
         return draft.returned[source]
-    target = copied(replica, name)
+    target = replica.copy_of(name)
     if output >= 0:
         return naming.tensor(target, output)
     # The kernel Order adds control edges for reads and writes of variables. A captured control edge stays
@@ -207,11 +207,11 @@ def _replace(draft: Draft, name: str, combine: Callable[[str, Sequence[str], tf.
     """Let the copies of a marker have the value that `combine` makes of what the replicas gave them."""
     node = draft.step.nodes[name]
     dtype = tf.as_dtype(node.attr["T"].type)
-    parts = [draft.editor[copied(replica, name)].input[0] for replica in draft.active_replicas]
+    parts = [draft.editor[replica.copy_of(name)].input[0] for replica in draft.active_replicas]
     total = combine(f"whole/{name}", parts, dtype, draft.active_replicas[0].device)
     for replica in draft.active_replicas:
-        _, *rest = draft.editor[copied(replica, name)].input
-        draft.editor.change(copied(replica, name), inputs=[total, *rest])
+        _, *rest = draft.editor[replica.copy_of(name)].input
+        draft.editor.change(replica.copy_of(name), inputs=[total, *rest])
 
 
 def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
@@ -219,8 +219,8 @@ def _weighted(draft: Draft, replica: Replica, gradient: Gradient) -> Rows:
 
     Of a gradient that is the same on all replicas, the first replica's counts, and the others add zeros.
     """
-    values = copied(replica, gradient.values.removesuffix(":0"))
-    indices = copied(replica, gradient.indices.removesuffix(":0")) if gradient.indices else ""
+    values = replica.copy_of(gradient.values.removesuffix(":0"))
+    indices = replica.copy_of(gradient.indices.removesuffix(":0")) if gradient.indices else ""
     if gradient.alike and replica is not draft.active_replicas[0]:
         dtype = draft.type_of(gradient)
         name = f"alike/{replica.prefix}/{gradient.occurrence}/{naming.safe(gradient.variable)}"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autodist_core.kernel.draft import Draft, copied
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner, Replica
@@ -113,7 +113,7 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, portions: Port
     if name in step.markers:
         return None if output < 0 else _gradient(draft, owner, name)
     if name in step.alike:
-        return naming.tensor(copied(_fed_replica(draft, owner), name), output) if output >= 0 else None
+        return naming.tensor(_fed_replica(draft, owner).copy_of(name), output) if output >= 0 else None
     home = portions.home(owner, name)
     if output >= 0:
         return naming.tensor(_copied(home, name), output)

@@ -43,8 +43,8 @@ class Replica:
     """One of the devices that computes on a slice of each batch.
 
     >>> replica = Replica(1, "10.0.0.1:GPU:1", "/device:GPU:1")
-    >>> replica.prefix, replica.host
-    ('replica1', '/device:CPU:0')
+    >>> replica.copy_of("dense/MatMul"), replica.host
+    ('replica1/dense/MatMul', '/device:CPU:0')
     """
 
     index: int
@@ -63,6 +63,10 @@ class Replica:
     def prefix(self) -> str:
         """The beginning of the names of its nodes."""
         return f"replica{self.number}"
+
+    def copy_of(self, name: str) -> str:
+        """The name of its copy of a captured node or tensor."""
+        return f"{self.prefix}/{name}"
 
     @property
     def host(self) -> str:

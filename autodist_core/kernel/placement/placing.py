@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
-from autodist_core.kernel.placement.arrangement import Arrangement, arrange, optimizer_state
+from autodist_core.kernel.placement.arrangement import arrange, optimizer_state
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import MEMORY, Owner, Placement, Replica
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiled import AllowedLead, CompiledStrategy, VariablePlan
+from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 
 
@@ -88,8 +88,8 @@ def place(
         owner_of.update(dict.fromkeys(names, label))
     return Placement(
         replicas, tuple(owners), plans, owner_of, shared_state, _remote_rows(step, plans), partitioner,
-        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle), _loose(arranged),
-        mirrored, tasks, leads,
+        parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle),
+        arranged.strategy.allowed_lead if arranged.is_loose else None, mirrored, tasks, leads,
     )
 
 
@@ -119,8 +119,3 @@ def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
         if variable.part_of:
             found[variable.part_of] = (*found.get(variable.part_of, ()), variable)
     return found
-
-
-def _loose(arranged: Arrangement) -> AllowedLead | None:
-    """Return the allowed lead of loose replicas; None if the step or the strategy keeps replicas in step."""
-    return arranged.strategy.allowed_lead if arranged.is_loose else None

@@ -70,7 +70,8 @@ def look_up(
     rows_spec = tf.TensorSpec(None, dtype)
     if axis:
         rows = [gather(index, ids) for index in range(count)]
-        joined = graph.trace(f"{name}/joined", _side_by_side(axis - len(shape)), dict.fromkeys(rows, rows_spec))[0]
+        specs = dict.fromkeys(rows, rows_spec)
+        joined = graph.trace(f"{name}/joined", lambda *found: tf.concat(found, axis - len(shape)), specs)[0]
     else:
         found = graph.trace(f"{name}/asked", _asked_of(plan.shards), {ids: ids_spec})
         asked, places = found[:count], found[count:]
@@ -106,7 +107,3 @@ def _in_order(count: int, shape: tuple[int, ...]) -> Callable[..., Any]:
         return tf.reshape(flat, tf.concat([tf.shape(ids), tf.constant(shape[1:], tf.int32)], axis=0))
 
     return joined
-
-
-def _side_by_side(axis: int) -> Callable[..., Any]:
-    return lambda *rows: tf.concat(rows, axis=axis)

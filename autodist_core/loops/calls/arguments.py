@@ -32,11 +32,11 @@ from autodist_core.seams.table import PER_REPLICA
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorAt:
     """The place of an array among the arguments.
 
     >>> Reader(lambda x, rate: None).parse((np.zeros((4, 2)), 0.1), {}).structure
-    {'args': (Slot(index=0), 0.1), 'kwargs': {}}
+    {'args': (TensorAt(index=0), 0.1), 'kwargs': {}}
     """
 
     index: int
@@ -52,7 +52,7 @@ class Parsed:
     """
 
     structure: Any
-    """Positional and keyword arguments, with a `Slot` in place of each tensor."""
+    """Positional and keyword arguments, with a `TensorAt` in place of each tensor."""
     tensors: tuple[tuple[Any, ...], ...]
     """For each slot the tensor, which may be ragged or sparse, or the tensors of all replicas."""
     names: tuple[str, ...]
@@ -68,7 +68,7 @@ class Parsed:
     def with_tensors(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and the keyword arguments, with these tensors in the slots."""
         filled = tf.nest.map_structure(
-            lambda leaf: tensors[leaf.index] if isinstance(leaf, Slot) else leaf, self.structure
+            lambda leaf: tensors[leaf.index] if isinstance(leaf, TensorAt) else leaf, self.structure
         )
         return filled["args"], filled["kwargs"]
 
@@ -160,7 +160,7 @@ class Reader:
                 )
             key.append((*kinds.pop(), each))
             found.append((name, tensors, each))
-            return Slot(len(found) - 1)
+            return TensorAt(len(found) - 1)
 
         for name, value in list(bound.arguments.items()):
             if name == self._named:
@@ -171,7 +171,7 @@ class Reader:
             else:
                 bound.arguments[name] = tf.nest.map_structure(partial(taken, name), value)
         structure = {"args": bound.args, "kwargs": bound.kwargs}
-        shape = repr(tf.nest.map_structure(lambda leaf: isinstance(leaf, Slot), structure))
+        shape = repr(tf.nest.map_structure(lambda leaf: isinstance(leaf, TensorAt), structure))
         return Parsed(
             structure, tuple(tensors for _, tensors, _ in found), tuple(name for name, _, _ in found),
             tuple(_spec(tensors) if each else spec_of(tensors[0]) for _, tensors, each in found),

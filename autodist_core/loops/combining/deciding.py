@@ -47,7 +47,8 @@ from autodist_core.step.graph_item import Joined
 class Decided:
     """A traced step, how its results become one, and the plan's notes on it.
 
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
+    >>> from autodist_core.loops.example import traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> decided = decided_for_whole_batch(*traced_loop(example_loop(kernel), kernel))
     >>> decided.joined, decided.notes
@@ -155,7 +156,8 @@ def decided_for_each_replica(
     batch, times the number of replicas. `returned` computed the gradients of which results are made.
     `again` says how values in the updates count that are added up twice.
 
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
+    >>> from autodist_core.loops.example import traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> traced, updates, _ = traced_loop(example_loop(kernel), kernel)
     >>> decided = decided_for_each_replica(traced, updates, returned=(), sums=(), again={}, replicas=2)
@@ -190,10 +192,6 @@ def _losses(calls: Iterable[Differentiation]) -> list[tuple[Any, Any]]:
     return [(target, seed) for each in calls for target, seed in zip(each.targets, each.seeds, strict=False)]
 
 
-def _is_number(tensor: Any) -> bool:
-    return bool(tensor.shape.rank == 0)
-
-
 def _on_idle_replicas(
     outputs: Sequence[Any], is_alike: Callable[..., bool], made_of_gradients: Collection[str]
 ) -> tuple[tuple[int | None, ...], list[Any]]:
@@ -201,7 +199,7 @@ def _on_idle_replicas(
     idle: list[int | None] = []
     hidden: list[Any] = []
     for index, output in enumerate(outputs):
-        terms = terms_of(output.op.inputs[0], _is_number)
+        terms = terms_of(output.op.inputs[0], lambda tensor: bool(tensor.shape.rank == 0))
         alike = [is_alike(term.tensor, *(by for by, _ in term.numbers)) for term in terms]
         if is_alike(output) or output.op.name in made_of_gradients:
             idle.append(index)

@@ -31,7 +31,8 @@ def averaged_by_hand(traced: Traced, found: Sequence[Differentiation]) -> Iterat
     """The notes on variables with the aggregation MEAN that a function updates by hand.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
+    >>> from autodist_core.loops.example import traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel", aggregation=tf.VariableAggregation.MEAN)
     >>> traced, updates, recording = traced_loop(example_loop(kernel), kernel)
     >>> [note.partition(",")[0] for note in averaged_by_hand(traced, recording.found)]

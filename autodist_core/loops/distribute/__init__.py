@@ -4,7 +4,6 @@ In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy
 
     strategy     what a user holds: ReplicaStrategy
     functions    which functions are the same one, made anew
-    reached      what the code of a function reaches by names
     run          one function on each replica, in Python or as an operation of somebody's trace
     context      what the function finds inside: the number of its replica, all_reduce
     dataset      elements with a slice of a batch for each replica

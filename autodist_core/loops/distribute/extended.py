@@ -22,7 +22,8 @@ class Extended(tf.distribute.StrategyExtended):
     """What a strategy has besides its public methods.
 
     >>> from autodist_core.loops.distribute import distribute
-    >>> extended = distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}).extended
+    >>> strategy = distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]})
+    >>> extended = strategy.extended
     >>> type(extended).__name__, len(extended.worker_devices)
     ('Extended', 2)
     >>> variable = tf.Variable(1.0)

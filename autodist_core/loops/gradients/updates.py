@@ -35,7 +35,8 @@ class Updates:
     """The updates of a traced function.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import example_loop, traced_loop
+    >>> from autodist_core.capture.gradients.example import example_loop
+    >>> from autodist_core.loops.example import traced_loop
     >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
     >>> updates = traced_loop(example_loop(kernel), kernel)[1]
     >>> updates.gradients[0].variable, sorted(updates.operations), updates.own_writes
@@ -93,7 +94,7 @@ class _Search:
         self._operations = graph.get_operations()
         handles = {
             placeholder.op.name: name for value, placeholder in graph.captures
-            if _is_handle(value) and (name := name_of(value))
+            if value.dtype == "resource" and (name := name_of(value))
         }
         self._touches = touches_of(self._operations, handles)
         self._found, self._name_of, self._seeds = found, name_of, seeds
@@ -333,7 +334,3 @@ class _Search:
         for name, call in needed.items():
             if name not in shared and by_name[name].type != "Placeholder":
                 occurrence[name] = call
-
-
-def _is_handle(value: Any) -> bool:
-    return bool(value.dtype == "resource")

@@ -133,7 +133,7 @@ class PipelinesOnMachines:
     def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         self._graph, self._session, self._placement, self._call = graph, session, placement, call
         self._chief = placement.tasks.chief
-        self._sender = Sender(graph, session, self._chief, call)
+        self._sender: Any = Sender(graph, session, self._chief, call)
         # The chief's machine first: graphs and states are there.
         self._hosts = tuple(sorted(placement.hosts, key=lambda host: host != self._chief))
         self._slots: list[PipelineSlot] = []
@@ -176,8 +176,7 @@ class PipelinesOnMachines:
         for slot in self._slots:
             self._end(slot)
         ending = [thread for thread in self._ending if thread.is_alive()]
-        self._graph = self._session = None
-        self._sender.drop()
+        self._graph = self._session = self._sender = None
         self._slots.clear()
         self._calls.clear()
 

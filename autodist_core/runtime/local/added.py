@@ -56,8 +56,3 @@ class Added:
         for name, (variable, made) in self._made.items():
             given = self._given.pop(name, None)
             made.assign(variable.initial() if given is None else given)
-
-    def drop(self) -> None:
-        """Free the variables."""
-        self._made.clear()
-        self._given.clear()

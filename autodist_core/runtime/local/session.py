@@ -71,7 +71,6 @@ class LocalSession(ReplicatedSession):
         self._here = threading.local()
         self._half_done: set[str] = set()
         """The variables of which each copy may have what a step wrote that failed."""
-        self._open = True
 
     @property
     def condition(self) -> Condition:
@@ -110,36 +109,16 @@ class LocalSession(ReplicatedSession):
         """Whether each step clears the other copies of a variable: they have nothing that a change would replace."""
         return self.placement.loose is None and self.copies.variables[name].combined == "sum"
 
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of these variables."""
-        self._require_open()
-        if not values:
-            return
-        self.settle()
+    def _write(self, values: Mapping[str, np.ndarray]) -> None:
         with defer_interrupt():
             for name, value in values.items():
                 self.copies.write(name, value)
 
-    def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Read the current values of variables, one after the other."""
-        self._require_open()
-        names = tuple(names)
-        if names:
-            self.settle()
+    def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
         for name in names:
             with defer_interrupt():
                 value = self.copies.read(name)
             yield name, value
-
-    def read_added(self) -> dict[str, np.ndarray]:
-        """Read the variables that kernels added, such as the residuals of compressors, by name."""
-        self._require_open()
-        return self._added.read()
-
-    def load_added(self, values: Mapping[str, np.ndarray]) -> None:
-        """Set the variables that kernels added. A variable without a value here gets its initial value."""
-        self._require_open()
-        self._added.load(values)
 
     def slot_of(self, arrays: Sequence[Any]) -> None:
         """Nothing: on one machine, the batch itself is what a step gets."""
@@ -166,16 +145,12 @@ class LocalSession(ReplicatedSession):
             for step in self._loose:
                 step.close()
         finally:
-            self._added.drop()
+            self._added = Added()
             self.copies.drop()
             for handle in self._resources.values():
                 with contextlib.suppress(tf.errors.OpError):
                     tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
             self._resources.clear()
-
-    def _require_open(self) -> None:
-        if not self._open:
-            raise SessionError("this distributed session is closed; call fit again to open a new one.")
 
     # Functions of graphs -----------------------------------------------------------------------------------------
 

@@ -110,8 +110,8 @@ class OnDisk:
             return self._write(value)
         except OSError as error:
             log.warning(
-                "%s of a backup are kept in memory, since the folder for them, %s, takes no more: %s. The environment "
-                "variable TMPDIR may name another folder.", _mebibytes(value.nbytes), folder(), error,
+                "%.0f MiB of a backup are kept in memory, since the folder for them, %s, takes no more: %s. The "
+                "environment variable TMPDIR may name another folder.", value.nbytes / (1 << 20), folder(), error,
             )
             return value if is_own else np.array(value)
 
@@ -142,7 +142,3 @@ def folder() -> str:
     """
     named = os.environ.get("TMPDIR")
     return named or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else tempfile.gettempdir())
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / (1 << 20):.0f} MiB"

@@ -18,49 +18,49 @@ from autodist_core.capture.batch_axis.rules import arithmetic, ragged
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, BATCH_VALUE
 from autodist_core.capture.batch_axis.states.layout import aligned
-from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
-from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State, mean_over_examples
 
+ALONG_LAST = ("Softmax", "LogSoftmax", "TopK", "TopKV2", "NthElement")
+"""Functions along the last axis."""
 _LINEAR = ("Cumsum", "ReverseV2", "Roll")
 
 
-def along_last(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a function along the last axis, such as a softmax.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.nn.softmax(x))
-    'rows along axis 0'
-    >>> shown(lambda x: tf.nn.softmax(x[:, 0]))
-    'unknown; Softmax goes along the examples of a batch'
-    """
-    rank = operation.inputs[0].shape.rank
-    return _along(flow, operation, states, None if rank is None else [rank - 1])
-
-
 def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a function along the axes of the second input, such as a cumulative sum.
+    """Return the state of a function along some axes, such as a softmax or a cumulative sum.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.cumsum(x, axis=1))
+    >>> shown(lambda x: (tf.nn.softmax(x), tf.cumsum(x, axis=1), tf.roll(x, 1, axis=1)))
+    'rows along axis 0, rows along axis 0, rows along axis 0'
+    >>> shown(lambda x: (tf.nn.softmax(x[:, 0]), tf.cumsum(x, axis=0)))
+    'unknown, unknown; Softmax goes along the examples of a batch; Cumsum goes along the examples of a batch'
+    >>> shown(lambda x: tf.random.shuffle(x))
+    'unknown; RandomShuffle goes along the examples of a batch'
+    >>> shown(lambda x: tf.reverse_sequence(x, [1, 2], seq_axis=1))
     'rows along axis 0'
-    >>> shown(lambda x: tf.cumsum(x, axis=0))
-    'unknown; Cumsum goes along the examples of a batch'
     """
     if operation.type == "Cumsum" and (ends := ragged.ends_of_rows(operation, states[0])) is not None:
         return ends
-    return _along(flow, operation, states, flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank))
-
-
-def _along(flow: Any, operation: Any, states: Sequence[State], axes: Any) -> State:
     if states[0].kind == Kind.SUM and operation.type in _LINEAR:
         return states[0]
-    if states[0].kind == Kind.ROWS and axes is None:
-        return NO_CLAIM
-    if states[0].kind == Kind.ROWS and set(axes) & set(states[0].axes):
-        flow.couple(operation, ALONG_EXAMPLES, operation)
-        return NO_CLAIM
+    if states[0].kind == Kind.ROWS:
+        axes = _axes(flow, operation)
+        if axes is None:
+            return NO_CLAIM
+        if set(axes) & set(states[0].axes):
+            return flow.couple(operation, ALONG_EXAMPLES)
     return alone(flow, operation, states[0])
+
+
+def _axes(flow: Any, operation: Any) -> Sequence[int] | None:
+    """The axes along which a function goes; None if they are not known."""
+    rank = operation.inputs[0].shape.rank
+    if operation.type == "RandomShuffle":
+        return [0]
+    if operation.type == "ReverseSequence":
+        return [operation.get_attr("seq_dim")]
+    if operation.type in ALONG_LAST:
+        return None if rank is None else [rank - 1]
+    return flow.axes_of(operation.inputs[2 if operation.type == "Roll" else 1], rank)
 
 
 def alone(flow: Any, operation: Any, state: State) -> State:
@@ -86,39 +86,6 @@ def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if states[0].kind == Kind.ROWS and axes is not None:
         return states[0].at(*(axis - (axes[0] < axis) for axis in states[0].axes))._replace(inner=None)
     return NO_CLAIM if axes is None else alone(flow, operation, states[0])
-
-
-def roll(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor rolled along the axes of the third input.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.roll(x, 1, axis=1))
-    'rows along axis 0'
-    >>> shown(lambda x: tf.roll(x, 1, axis=0))
-    'unknown; Roll goes along the examples of a batch'
-    """
-    axes = flow.axes_of(operation.inputs[2], operation.inputs[0].shape.rank)
-    return _along(flow, operation, states, axes)
-
-
-def shuffle(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor in random order along its first axis.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.random.shuffle(x))
-    'unknown; RandomShuffle goes along the examples of a batch'
-    """
-    return _along(flow, operation, states, [0])
-
-
-def reverse_sequence(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of sequences that are reversed up to a length of each example.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.reverse_sequence(x, [1, 2], seq_axis=1))
-    'rows along axis 0'
-    """
-    return _along(flow, operation, states, [operation.get_attr("seq_dim")])
 
 
 def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -156,20 +123,6 @@ def space_and_batch(flow: Any, operation: Any, states: Sequence[State]) -> State
     return NO_CLAIM if state.outer % count else state._replace(outer=state.outer // count)
 
 
-def pooled_with_places(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of the largest entries of an image, and of where these are.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "SAME").output, None, 4, 4, 1)
-    'rows along axis 0'
-    """
-    state = by_example(flow, operation, states)
-    if state.kind != Kind.ROWS or not operation.get_attr("include_batch_in_index"):
-        return [state, state]
-    each = product((sizes_of(operation.inputs[0].shape) or [None])[1:], 1)
-    return [state, state._replace(stride=each or UNKNOWN_STRIDE, origin=operation)]
-
-
 def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a transposed convolution of the third input, which a convolution's gradient is, too.
 
@@ -178,40 +131,6 @@ def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     return states[2] if states[2].kind == Kind.ROWS and states[2].axes == (0,) else NO_CLAIM
-
-
-def of_matrices(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of an operation on the matrices of the last axes: it mixes examples along these axes.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.linalg.det(x), None, 2, 2)
-    'rows along axis 0'
-    """
-    return _of_last_axes(flow, operation, states, 2)
-
-
-def of_vectors(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of an operation on the vectors of the last axis: it mixes examples along this axis.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.signal.fft(tf.cast(x, tf.complex64)))
-    'rows along axis 0'
-    >>> shown(lambda x: tf.signal.fft(tf.cast(x[:, 0], tf.complex64)))
-    'unknown; FFT goes along the examples of a batch'
-    """
-    return _of_last_axes(flow, operation, states, 1)
-
-
-def of_images(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of an operation on the images of the last three axes: it mixes examples along these axes.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 4, 3)
-    'rows along axis 0'
-    >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 3)
-    'unknown; AdjustContrastv2 goes along the examples of a batch'
-    """
-    return _of_last_axes(flow, operation, states, 3)
 
 
 def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -225,12 +144,23 @@ def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     axis = -1 if operation.type.endswith("Dequantize") else operation.get_attr("axis")
     if states[0].kind == Kind.ROWS and not operation.get_attr("range_given") and states[0].axes != (axis,):
-        flow.couple(operation, ALONG_EXAMPLES, operation)
-        return NO_CLAIM
+        return flow.couple(operation, ALONG_EXAMPLES)
     return arithmetic.element_wise(flow, operation, states)
 
 
-def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int) -> State:
+def of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int) -> State:
+    """Return the state of an operation on the vectors, matrices or images of so many last axes, along which it mixes.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.linalg.det(x), None, 2, 2)
+    'rows along axis 0'
+    >>> shown(lambda x: tf.signal.fft(tf.cast(x[:, 0], tf.complex64)))
+    'unknown; FFT goes along the examples of a batch'
+    >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 4, 3)
+    'rows along axis 0'
+    >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 3)
+    'unknown; AdjustContrastv2 goes along the examples of a batch'
+    """
     with_rows = [state for state in states if state.kind == Kind.ROWS]
     if not with_rows:
         return arithmetic.element_wise(flow, operation, states)
@@ -241,8 +171,7 @@ def _of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int
         if rank is None or state.axes != with_rows[0].axes:
             return NO_CLAIM
         if max(state.axes) >= rank - count:
-            flow.couple(operation, ALONG_EXAMPLES, operation)
-            return NO_CLAIM
+            return flow.couple(operation, ALONG_EXAMPLES)
     flow.couple_values(states, operation)
     return aligned(flow, operation, states) or NO_CLAIM
 
@@ -258,7 +187,7 @@ def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> list[State
     normalized, others = alone(flow, operation, states[0]), len(operation.outputs) - 1
     if states[0].kind != Kind.ROWS or not operation.get_attr("is_training"):
         return [normalized, *[states[3] if states[0].kind == Kind.ROWS else normalized] * others]
-    flow.couple(operation, BATCH_VALUE, operation)
+    flow.couple(operation, BATCH_VALUE)
     return [normalized, mean_over_examples(operation), *[State(Kind.MIXED, origin=operation)] * (others - 1)]
 
 
@@ -272,6 +201,6 @@ def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[St
     if all(state.kind != Kind.ROWS for state in states):
         return [arithmetic.element_wise(flow, operation, states)] * 2
     if any(state.kind == Kind.ROWS and state.axes != (0,) for state in states):
-        flow.couple(operation, ALONG_EXAMPLES, operation)
+        flow.couple(operation, ALONG_EXAMPLES)
         return [NO_CLAIM] * 2
     return [aligned(flow, operation, states) or NO_CLAIM] * 2

@@ -89,13 +89,11 @@ def _rows(flow: Any, operation: Any, states: Sequence[State], with_rows: Sequenc
             return NO_CLAIM
         here = {axis + rank - own for axis in state.axes}
         if axes and not axes & here:
-            flow.couple(operation, FIXED if _meets_a_size(operation, states, with_rows) else PAIRS, operation)
-            return NO_CLAIM
+            return flow.couple(operation, FIXED if _meets_a_size(operation, states, with_rows) else PAIRS)
         axes |= here
     if any(_fixes(tensor, rank, axes) for tensor, state in zip(operation.inputs, states, strict=False)
            if state.kind == Kind.ALIKE):
-        flow.couple(operation, FIXED, operation)
-        return NO_CLAIM
+        return flow.couple(operation, FIXED)
     of_rows = [states[position] for position in with_rows]
     found = aligned(flow, operation, of_rows)
     if found is None:

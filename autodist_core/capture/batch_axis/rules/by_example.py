@@ -1,12 +1,9 @@
-"""Functions of TensorFlow that treat each example by itself, though the rules cannot tell it from their operations.
+"""TensorFlow's CTC loss treats each example by itself, though the rules cannot tell it from its operations.
 
-In: an operation. Out: whether such a function created the operation, and the states of its results. `tf.nn.ctc_loss`
-of logits and labels::
+In: an operation. Out: whether `tf.nn.ctc_loss` created it, and the states of its results. Of logits and labels::
 
     Range, ScatterNd, While, Empty, ...    created by the function: not followed
     IdentityN                              its result: one value for each example
-
-`tf.linalg.expm` repeats a step for all matrices as often as one of them needs it, and leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -17,16 +14,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State, rows
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, State, rows
 
-_OF_MATRICES = "matrix_exponential"
-_FUNCTIONS = {"ctc_loss": tf.nn.ctc_loss, _OF_MATRICES: tf.linalg.expm}
-"""The functions, by a part of the name scope that each opens: the names of operations are read faster than stacks."""
-_CODES = {part: inspect.unwrap(function).__code__ for part, function in _FUNCTIONS.items()}
+_SCOPE = "ctc_loss"
+"""A part of the name scope that the function opens: the names of operations are read faster than stacks."""
+_CODE = inspect.unwrap(tf.nn.ctc_loss).__code__
 
 
 def created(operation: Any) -> bool:
-    """Whether one of the functions created an operation.
+    """Whether the function created an operation.
 
     >>> with tf.Graph().as_default():
     ...     logits, lengths = tf.zeros((5, 2, 4)), tf.fill((2,), 3)
@@ -34,26 +30,18 @@ def created(operation: Any) -> bool:
     ...     created(loss.op), created(logits.op)
     (True, False)
     """
-    codes = [code for part, code in _CODES.items() if part in operation.name]
-    return bool(codes) and any(
-        (frame.filename, frame.name) == (code.co_filename, code.co_name)
-        for code in codes for frame in operation.traceback or ()
+    return _SCOPE in operation.name and any(
+        (frame.filename, frame.name) == (_CODE.co_filename, _CODE.co_name) for frame in operation.traceback or ()
     )
 
 
 def states_of(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of tensors that one of the functions computes from examples.
-
-    A loss is a vector. Exponentials of matrices are along the axis along which the matrices are.
+    """Return the states of tensors that the function computes from examples. The losses are a vector.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.linalg.expm(x), None, 2, 2)
+    >>> labels, three = tf.ones((2, 3), tf.int32), tf.constant([3, 3])
+    >>> shown(lambda x: tf.nn.ctc_loss(labels, x, three, three, logits_time_major=False), 2, 5, 4)
     'rows along axis 0'
     """
     flow.couple_values([state for state in states if not state.is_size], operation)
-    if _OF_MATRICES not in operation.name:
-        return [rows(0) if tensor.shape.rank == 1 else NO_CLAIM for tensor in operation.outputs]
-    given = [state for tensor, state in zip(operation.inputs, states, strict=True) if not created(tensor.op)]
-    if any(state.kind == Kind.ROWS and state.axes != (0,) for state in given):
-        flow.undecide(operation)
-    return [rows(0) if tensor.shape.rank and tensor.shape[0] is None else NO_CLAIM for tensor in operation.outputs]
+    return [rows(0) if tensor.shape.rank == 1 else NO_CLAIM for tensor in operation.outputs]

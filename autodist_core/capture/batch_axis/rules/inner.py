@@ -207,7 +207,7 @@ def _round(flow: Any, operation: Any, body: Any, rounds: Rounds | None, current:
             results[at] = current[at]
         elif rounds is not None and result.kind == Kind.ONE:
             if not _is_of_gradient(flow, body, at):
-                flow.couple(operation, ALONG_EXAMPLES, operation)
+                flow.couple(operation, ALONG_EXAMPLES)
             results[at] = NO_CLAIM
     return _merged(flow, operation, body, current, results)
 

@@ -45,13 +45,11 @@ def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
     along = here.kind == Kind.ROWS and 0 in here.axes
     if index.stride == 1 and flow.rounds is not None and (not along or flow.rounds.own(index, here)):
         if item.kind == Kind.ROWS:
-            flow.couple(operation, PAIRS, operation)
-            return NO_CLAIM
+            return flow.couple(operation, PAIRS)
         flow.couple_values([item], operation)
         return combined(here, flow.rounds.listed(item if item.kind == Kind.ONE else SAME))
     if along or index.stride or index.kind not in (Kind.ALIKE, Kind.ONE):
-        flow.couple(operation, POSITION, operation)
-        return NO_CLAIM
+        return flow.couple(operation, POSITION)
     if item.kind == Kind.ALIKE and index.kind == Kind.ONE:
         return combined(here, State(Kind.ONE))
     if item.kind == Kind.ROWS:
@@ -73,7 +71,7 @@ def pushed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     here, item = states
     if item.kind == Kind.ONE or (here.kind == Kind.ROWS and 0 in here.axes):
         if not flow.is_of_tape(operation):
-            flow.couple(operation, ALONG_EXAMPLES, operation)
+            flow.couple(operation, ALONG_EXAMPLES)
         return NO_CLAIM
     return combined(here, item.at(*(axis + 1 for axis in item.axes)) if item.kind == Kind.ROWS else item)
 
@@ -91,11 +89,9 @@ def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if state.kind == Kind.ROWS and 0 in state.axes:
         if len(state.axes) == 1 and flow.rounds is not None and flow.rounds.own(index, state):
             return State(Kind.ONE, stride=state.stride, origin=state.origin)
-        flow.couple(operation, POSITION, operation)
-        return NO_CLAIM
+        return flow.couple(operation, POSITION)
     if state.kind == Kind.ROWS and index.kind != Kind.ALIKE:
-        flow.couple(operation, PAIRS, operation)
-        return NO_CLAIM
+        return flow.couple(operation, PAIRS)
     if state.kind == Kind.ROWS:
         return state.at(*(axis - 1 for axis in state.axes))
     if state.kind == Kind.ALIKE and index.kind == Kind.ONE:
@@ -116,7 +112,7 @@ def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     """
     state = states[0]
     if state.kind == Kind.ROWS and 0 in state.axes:
-        flow.couple(operation, POSITION, operation)
+        flow.couple(operation, POSITION)
         return [NO_CLAIM, NO_CLAIM]
     return [state, state.at(*(axis - 1 for axis in state.axes)) if state.kind == Kind.ROWS else state]
 
@@ -161,8 +157,7 @@ def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
     along = state.kind == Kind.ROWS and 0 in state.axes
     own = index.kind == Kind.ROWS and index.stride > 0 and index.stride == state.inner
     if along and not (own and len(state.axes) == 1):
-        flow.couple(operation, POSITION, operation)
-        return NO_CLAIM
+        return flow.couple(operation, POSITION)
     if along:
         return state._replace(outer=index.outer, inner=index.inner, subset=index.subset)
     if state.kind == Kind.ROWS:

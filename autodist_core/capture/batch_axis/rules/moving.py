@@ -52,8 +52,7 @@ def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if states[0].kind != Kind.ROWS:
         return states[0]
     if operation.outputs[0].shape.is_fully_defined() and not operation.inputs[0].shape.is_fully_defined():
-        flow.couple(operation, FIXED, operation)
-        return NO_CLAIM
+        return flow.couple(operation, FIXED)
     return reshaped(states[0], operation.inputs[0].shape, operation.outputs[0].shape, states[1])
 
 
@@ -161,8 +160,7 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if state.kind != Kind.ROWS:
         return _spread(flow, operation, state, often)
     if often.kind == Kind.SIZES and often.axes[0] in state.axes:
-        flow.couple(operation, PAIRS, operation)
-        return NO_CLAIM
+        return flow.couple(operation, PAIRS)
     times = bound_of(flow, operation.inputs[1], state.axis)
     factor = times if isinstance(times, int) else None
     outer = None if factor is None or state.outer is None else state.outer * factor
@@ -206,8 +204,7 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return state if state.kind != Kind.ROWS else NO_CLAIM
     axis = operation.get_attr("axis") % rank
     if axis in state.axes:
-        flow.couple(operation, POSITION, operation)
-        return NO_CLAIM
+        return flow.couple(operation, POSITION)
     return state.at(*(each - (axis < each) for each in state.axes))
 
 
@@ -258,42 +255,29 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 
 def split(flow: Any, operation: Any, states: Sequence[State]) -> State | list[State]:
-    """Return the state of the parts of a tensor, all of one size.
+    """Return the state of the parts of a tensor, all of one size or with given sizes.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.split(x, 3, axis=1)[0])
     'rows along axis 0'
-    """
-    return _parted(flow, operation, states[1], operation.inputs[0], operation.inputs[1])
-
-
-def split_sizes(flow: Any, operation: Any, states: Sequence[State]) -> State | list[State]:
-    """Return the state of the parts of a tensor, with given sizes.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: (tf.split(x, [1, 2], axis=1)[1], tf.split(tf.shape(x), [1, 1])[1]))
     'rows along axis 0, alike'
     """
-    return _parted(flow, operation, states[0], operation.inputs[2], operation.inputs[0], states[1])
-
-
-def _parted(
-    flow: Any, operation: Any, state: State, axis: Any, tensor: Any, sizes: State | None = None
-) -> State | list[State]:
-    axes = flow.axes_of(axis, tensor.shape.rank)
+    has_sizes = operation.type == "SplitV"
+    at, of_axis = (0, 2) if has_sizes else (1, 0)
+    state, axes = states[at], flow.axes_of(operation.inputs[of_axis], operation.inputs[at].shape.rank)
     if state.kind == Kind.SIZES:
         return _of_sizes(operation, state)
     if state.kind != Kind.ROWS or axes is None or axes[0] not in state.axes:
         return state if state.kind != Kind.ROWS or axes is not None else NO_CLAIM
     count = len(operation.outputs)
-    if sizes is not None and sizes.kind != Kind.ALIKE and (parts := _cut(flow, operation, state)) is not None:
+    if has_sizes and states[1].kind != Kind.ALIKE and (parts := _cut(flow, operation, state)) is not None:
         return parts
-    if sizes is None and state.outer is None:
+    if not has_sizes and state.outer is None:
         return NO_CLAIM
-    if sizes is None and state.outer is not None and state.outer % count == 0:
+    if not has_sizes and state.outer is not None and state.outer % count == 0:
         return state._replace(outer=state.outer // count)
-    flow.couple(operation, POSITION, operation)
-    return NO_CLAIM
+    return flow.couple(operation, POSITION)
 
 
 def _of_sizes(operation: Any, state: State) -> list[State]:
@@ -344,8 +328,7 @@ def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     state, axis = states[0], operation.get_attr("axis")
     if states[1].is_size:
-        flow.couple(operation, ALONG_EXAMPLES, operation)
-        return NO_CLAIM
+        return flow.couple(operation, ALONG_EXAMPLES)
     if state.kind != Kind.ROWS or axis == -1:
         return _plain(flow, operation, state)
     return state.at(*(each + (axis <= each) for each in state.axes))
@@ -374,7 +357,7 @@ RULES: dict[str, Any] = {
     "Transpose": transpose, "ConjugateTranspose": transpose,
     "Reshape": reshape, "ExpandDims": expand, "Squeeze": squeeze, "BroadcastTo": broadcast,
     "BroadcastArgs": broadcast_shapes,
-    "Tile": tile, "Pack": pack, "Unpack": unpack, "ConcatV2": concat, "Split": split, "SplitV": split_sizes,
+    "Tile": tile, "Pack": pack, "Unpack": unpack, "ConcatV2": concat, "Split": split, "SplitV": split,
     "Pad": pad, "PadV2": pad, "MirrorPad": pad, "OneHot": one_hot, "LookupTableFindV2": looked_up,
     "ZerosLike": alike_in_shape, "OnesLike": alike_in_shape,
 }  # fmt: skip

@@ -67,11 +67,9 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
         if table.axis < batch and table.axis == index.axis:
             return table
         if table.axis != axis:
-            flow.couple(operation, PAIRS, operation)
-            return NO_CLAIM
+            return flow.couple(operation, PAIRS)
         if not _is_own(index, table):
-            flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
-            return NO_CLAIM
+            return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
         return _picked(operation, table, index)._replace(
             axes=(axis + index.axis,), outer=index.outer, inner=index.inner
         )
@@ -79,9 +77,9 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
         if flow.rounds is not None and flow.rounds.own(index, table):
             return State(Kind.ONE, stride=table.stride, origin=table.origin)
         if index.kind in (Kind.ALIKE, Kind.ONE) or index.couples:
-            flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
+            flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
         elif _how(flow, operation.inputs[1], "") == GIVEN:
-            flow.couple(operation, GIVEN, operation)
+            flow.couple(operation, GIVEN)
         return NO_CLAIM
     if table.kind == Kind.ROWS:
         return table.at(table.axis if table.axis < axis else table.axis + rank - batch - 1)
@@ -140,15 +138,14 @@ def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
     depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
     if index.kind == Kind.ROWS and table.kind == Kind.ROWS:
         if not _is_own(index, table) and (depth is None or any(axis < depth for axis in table.axes)):
-            flow.couple(operation, _how(flow, operation.inputs[1], POSITION), operation)
-            return NO_CLAIM
+            return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
         return _picked(operation, table, index)._replace(axes=index.axes, outer=index.outer, inner=index.inner)
     if index.kind == Kind.ROWS:
         flow.couple_values([table], operation)
         return index._replace(stride=OTHER if index.stride else 0)
     if table.kind == Kind.ROWS:
         if index.kind == Kind.ALIKE and depth is not None and any(axis < depth for axis in table.axes):
-            flow.couple(operation, POSITION, operation)
+            flow.couple(operation, POSITION)
         return NO_CLAIM
     return arithmetic.element_wise(flow, operation, [table, index])
 
@@ -171,8 +168,7 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return rows(asked.axes[0] if asked.kind == Kind.SIZES else 0, inner=None if index.subset else 1)
     if asked.kind == Kind.SIZES:
         what = _how(flow, operation.inputs[0], PAIRS) if Kind.ROWS in (index.kind, values.kind) else POSITION
-        flow.couple(operation, what, operation)
-        return NO_CLAIM
+        return flow.couple(operation, what)
     if Kind.ROWS in (index.kind, values.kind):
         return State(Kind.SUM, degree=1, origin=operation)
     return arithmetic.element_wise(flow, operation, states[:2])
@@ -202,8 +198,7 @@ def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
         inside = depth is not None and all(axis >= depth for axis in table.axes)
         if not inside and not _is_own(index, table):
             what = POSITION if index.kind != Kind.ROWS else _how(flow, operation.inputs[1], PAIRS)
-            flow.couple(operation, what, operation)
-            return NO_CLAIM
+            return flow.couple(operation, what)
         flow.couple_values([values], operation)
         return table
     if table.kind == Kind.ALIKE and Kind.ROWS in (index.kind, values.kind):
@@ -238,8 +233,7 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         one_each = counted and states[2].degree == states[2].outer == 1
         return rows(0, inner=1 if one_each or not index.subset else None)
     if index.kind == Kind.ROWS and counted and _how(flow, operation.inputs[1], "") == GIVEN:
-        flow.couple(operation, GIVEN, operation)
-        return NO_CLAIM
+        return flow.couple(operation, GIVEN)
     if values.kind == Kind.ROWS and index.kind == Kind.ALIKE and values.axis != 0:
         return values
     if not operation.type.startswith("Unsorted"):

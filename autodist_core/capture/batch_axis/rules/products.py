@@ -43,13 +43,11 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
     letters = {letter for _, letter in with_rows}
     flow.couple_values([state for state in states if not state.is_size], operation)
     if len(letters) > 1:
-        flow.couple(operation, PAIRS, operation)
-        return NO_CLAIM
+        return flow.couple(operation, PAIRS)
     letter = letters.pop()
     if any(state.kind == Kind.ALIKE and letter in factor and tensor.shape[factor.index(letter)] is not None
            for tensor, state, factor in zip(operation.inputs, states, factors, strict=True)):  # fmt: skip
-        flow.couple(operation, FIXED, operation)
-        return NO_CLAIM
+        return flow.couple(operation, FIXED)
     together = aligned(flow, operation, states)
     if together is None:
         return NO_CLAIM

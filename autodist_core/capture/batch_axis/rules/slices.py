@@ -37,8 +37,7 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return _of_sizes(operation, state, value_of(operation.inputs[1]), None)
     others = [axis for axis in range(operation.inputs[0].shape.rank or 0) if axis not in state.axes]
     if any(counts_examples(flow, bound, others) for bound in operation.inputs[1:3]):
-        flow.couple(operation, POSITION, operation)
-        return NO_CLAIM
+        return flow.couple(operation, POSITION)
     if state.kind != Kind.ROWS:
         return _by_index(flow, operation, states)
     for axis in state.axes:
@@ -49,11 +48,9 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
         if isinstance(begin, Size) and isinstance(size, Size):
             end = begin.plus(size)
         cut = cut_out(state, begin, end) if begin == 0 or isinstance(begin, Size) else None
-        if cut is None:
-            flow.couple(operation, POSITION, operation)
-        if cut is None or cut is NO_CLAIM:
+        state = flow.couple(operation, POSITION) if cut is None else cut
+        if state is NO_CLAIM:
             return NO_CLAIM
-        state = cut
     return state
 
 
@@ -101,8 +98,7 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
     masks = {name: operation.get_attr(f"{name}_mask") for name in _MASKS}
     if state.kind not in (Kind.ROWS, Kind.SIZES):
         if any(_cuts_by_size(flow, operation, masks, at) for at in range(operation.inputs[1].shape[0] or 0)):
-            flow.couple(operation, POSITION, operation)
-            return NO_CLAIM
+            return flow.couple(operation, POSITION)
         return _by_index(flow, operation, states)
     if state.kind == Kind.SIZES:
         start = begin if begin is None or not masks["begin"] & 1 else np.zeros_like(begin)
@@ -123,8 +119,7 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
             target += 1
         else:
             if source not in state.axes and _cuts_by_size(flow, operation, masks, at):
-                flow.couple(operation, POSITION, operation)
-                return NO_CLAIM
+                return flow.couple(operation, POSITION)
             if source in state.axes and not _is_all(masks, at, begin, end, step):
                 if masks["shrink_axis"] & bit and _is_of_round(flow, operation.inputs[1], at, state):
                     return State(Kind.ONE, stride=state.stride, origin=state.origin)
@@ -132,11 +127,9 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
                 start = 0 if masks["begin"] & bit else bound_of(flow, operation.inputs[1], at)
                 stop = ENTIRE if masks["end"] & bit else bound_of(flow, operation.inputs[2], at)
                 cut = None if one_entry else cut_out(state, start, stop)
-                if cut is None:
-                    flow.couple(operation, POSITION, operation)
-                if cut is None or cut is NO_CLAIM:
+                state = flow.couple(operation, POSITION) if cut is None else cut
+                if state is NO_CLAIM:
                     return NO_CLAIM
-                state = cut
             if not masks["shrink_axis"] & bit:
                 placed[source] = target
                 target += 1

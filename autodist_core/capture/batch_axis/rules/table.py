@@ -11,6 +11,7 @@ tells the walk when the operation mixes examples. For `x` with the examples alon
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,7 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     left = [axis for axis in state.axes if axis not in axes]
     if len(left) < len(state.axes):
         if left:
-            flow.couple(operation, ALONG_EXAMPLES, operation)
-            return NO_CLAIM
+            return flow.couple(operation, ALONG_EXAMPLES)
         kind = _RESULT.get(operation.type, Kind.MIXED)
         if state.subset and operation.type == "Mean":
             kind = Kind.MIXED
@@ -156,13 +156,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.SAME, arithmetic.same),
     **dict.fromkeys(operations.CONSTANT, lambda flow, operation, states: SAME),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),
-    **dict.fromkeys(operations.OF_IMAGES, along_axes.of_images),
+    **dict.fromkeys(operations.OF_VECTORS, partial(along_axes.of_last_axes, count=1)),
+    **dict.fromkeys(operations.OF_MATRICES, partial(along_axes.of_last_axes, count=2)),
+    **dict.fromkeys(operations.OF_IMAGES, partial(along_axes.of_last_axes, count=3)),
     **dict.fromkeys(operations.QUANTIZING, along_axes.quantized),
     **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), along_axes.space_and_batch),
-    "MaxPoolWithArgmax": along_axes.pooled_with_places,
     **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), along_axes.transposed),
-    **dict.fromkeys(operations.OF_MATRICES, along_axes.of_matrices),
-    **dict.fromkeys(operations.OF_VECTORS, along_axes.of_vectors),
     **dict.fromkeys(operations.DRAWS, counting.drawn),
     **dict.fromkeys(("Add", "AddV2", "AddN", "Sub"), arithmetic.added),
     "Mul": arithmetic.multiplied,
@@ -172,12 +171,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Select", "SelectV2"), chosen),
     **dict.fromkeys(("Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "EuclideanNorm"), reduced),
     "L2Loss": half_of_squares,
-    **dict.fromkeys(("Softmax", "LogSoftmax", "TopK", "TopKV2", "NthElement"), along_axes.along_last),
-    **dict.fromkeys(("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"), along_axes.along),
+    **dict.fromkeys(along_axes.ALONG_LAST, along_axes.along),
+    **dict.fromkeys(
+        ("Cumsum", "Cumprod", "CumulativeLogsumexp", "RandomShuffle", "ReverseSequence", "ReverseV2", "Roll"),
+        along_axes.along,
+    ),
     **dict.fromkeys(("ArgMax", "ArgMin"), along_axes.arg_extreme),
-    "Roll": along_axes.roll,
-    "RandomShuffle": along_axes.shuffle,
-    "ReverseSequence": along_axes.reverse_sequence,
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"), along_axes.batch_norm),
     **dict.fromkeys(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), along_axes.cross_entropy),
     **dict.fromkeys(("Shape", "ShapeN"), counting.shape),

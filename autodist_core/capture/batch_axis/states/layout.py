@@ -34,7 +34,7 @@ def aligned(flow: Any, operation: Any, states: Sequence[State]) -> State | None:
         if together is None:
             known = all(each.each is not None or each.subset for each in (found, state))
             if known:
-                flow.couple(operation, PAIRS, operation)
+                flow.couple(operation, PAIRS)
             return None
         found = together
     return found

@@ -24,7 +24,7 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from autodist_core.kernel.draft import Draft, Rows, copied
+from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
@@ -129,8 +129,8 @@ class _Sender:
         """
         step, replicas = self.draft.step, self._active
         specs = {
-            copied(replica, name): tf.TensorSpec((None, *shape[1:]), tf.as_dtype(step.nodes[name].attr["dtype"].type))
-            for replica in replicas for name, shape in step.rows.items() if copied(replica, name) in self.draft.editor
+            replica.copy_of(name): tf.TensorSpec((None, *shape[1:]), tf.as_dtype(step.nodes[name].attr["dtype"].type))
+            for replica in replicas for name, shape in step.rows.items() if replica.copy_of(name) in self.draft.editor
         }
 
         def longest(*inputs: tf.Tensor) -> list[tf.Tensor]:
@@ -150,7 +150,7 @@ class _Sender:
         own: dict[str, tf.TensorSpec] = {}
         for replica in self._active:
             rows = self.draft.sizes[self.draft.active.index(replica.index)] if self.draft.sizes else None
-            own |= {copied(replica, each): tf.TensorSpec((rows, width), self.dtype) for each, width in bucket.items()}
+            own |= {replica.copy_of(each): tf.TensorSpec((rows, width), self.dtype) for each, width in bucket.items()}
         widths = list(bucket.values())
 
         def gather(*inputs: tf.Tensor) -> list[tf.Tensor]:
