@@ -24,8 +24,8 @@ PUBLIC_NAMES = {
         StrategyBuilder StrategyCompiler StrategyError Table Tensor Variable distribute errors plan strategy whole_batch
     """,
     "autodist_core.strategy": """
-        AllReduce BUILDERS PS PSLoadBalancing Parallax PartitionedAR PartitionedPS RandomAxisPartitionAR Strategy
-        StrategyBuilder UnevenPartitionedPS default resolve
+        AllReduce BUILDERS PS PSLoadBalancing Parallax PartitionedAR PartitionedPS RandomAxisPartitionAR Sharded
+        Strategy StrategyBuilder UnevenPartitionedPS default resolve
     """,
     "autodist_keras": "DistributedModel callbacks",
 }

@@ -143,13 +143,11 @@ def plan_table(
 
 def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str, DeviceBytes]:
     """The bytes of a variable on each device; `replicas` are those with copies of their own."""
-    size, updated = plan.variable.byte_size, Counter[str]()
-    served = [(shape, each) for shape, each in plan.pieces if isinstance(each, PSPlan)]
-    for shape, each in served:
-        updated[each.destinations[0]] += prod(shape) * plan.variable.item_size
-    if not served:
+    size, updated = plan.variable.byte_size, plan.bytes_on_servers
+    if not updated:
         return dict.fromkeys(replicas, DeviceBytes(size))
-    looked_up = plan.variable.is_sparse and not any(each.local_replication for _, each in served)
+    served = [each for _, each in plan.pieces if isinstance(each, PSPlan)]
+    looked_up = plan.variable.is_sparse and not any(each.local_replication for each in served)
     followers = () if looked_up else replicas
     return {
         device: DeviceBytes(updated[device], size if device in followers else 0)

@@ -1,7 +1,7 @@
 """Strategies: where the gradient of each variable is reduced, and where the update of the variable runs.
 
 A builder takes a GraphItem and a ResourceSpec, and returns a Strategy. The compiler, the next stage, checks the
-Strategy and freezes it. The eight builders of this package are small frozen values. The fields of a builder are its
+Strategy and freezes it. The nine builders of this package are small frozen values. The fields of a builder are its
 options.
 For a strategy of your own, write a subclass of :class:`~autodist_core.strategy.base.StrategyBuilder`.
 """
@@ -19,17 +19,18 @@ from autodist_core.strategy.all_reduce import AllReduce, PartitionedAR, RandomAx
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.parallax import Default, Parallax
 from autodist_core.strategy.ps import PS, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
+from autodist_core.strategy.sharded import Sharded
 from autodist_core.strategy.strategy import Strategy
 
 __all__ = [
     "BUILDERS", "PS", "AllReduce", "Parallax", "PSLoadBalancing", "PartitionedAR", "PartitionedPS",
-    "RandomAxisPartitionAR", "Strategy", "StrategyBuilder", "UnevenPartitionedPS", "default", "resolve",
+    "RandomAxisPartitionAR", "Sharded", "Strategy", "StrategyBuilder", "UnevenPartitionedPS", "default", "resolve",
 ]  # fmt: skip
 
 BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType({
     builder.__name__: builder for builder in (
         PS, PSLoadBalancing, PartitionedPS, UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR,
-        Parallax,
+        Parallax, Sharded,
     )
 })  # fmt: skip
 """The builders by name. Wherever a builder is accepted, its name is accepted too."""
@@ -55,12 +56,13 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
     >>> resolve("PartitonedPS")
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: unknown strategy 'PartitonedPS'. Did you mean 'PartitionedPS'? Known: PS,
-        PSLoadBalancing, PartitionedPS, UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax.
+        PSLoadBalancing, PartitionedPS, UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax,
+        Sharded.
     >>> resolve("PS(staleness=2)")
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: unknown strategy 'PS(staleness=2)'. A name stands for the defaults: pass
         PS(staleness=2) itself, from autodist_core.strategy, for options. Known: PS, PSLoadBalancing, PartitionedPS,
-        UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax.
+        UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax, Sharded.
     """
     if strategy is None:
         return default()

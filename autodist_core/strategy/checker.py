@@ -204,8 +204,10 @@ class _Checker:
     def destination(self, whose: str, name: str) -> Iterator[str]:
         unusable = list(self.device(whose, name))
         yield from unusable
-        if not unusable and DeviceSpec.parse(name).kind != "CPU":
-            yield f"{whose} is not a CPU device, and reductions run on those. Known: {', '.join(self.cpus)}."
+        replicas = self.strategy.graph_config.replicas
+        if not unusable and DeviceSpec.parse(name).kind != "CPU" and name not in replicas:
+            known = ", ".join(dict.fromkeys([*self.cpus, *replicas]))
+            yield f"{whose} is neither a CPU device nor a replica's, and reductions run on those. Known: {known}."
 
     def all_reduce(self, whose: str, reduce: synchronizers_pb2.AllReduceSynchronizer) -> Iterator[str]:
         if reduce.spec not in SPECS:

@@ -7,8 +7,10 @@ partitioned variable holds one `Shard` for each shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypeGuard
 
 from autodist_core.errors import amount
@@ -49,8 +51,8 @@ class VariablePlan:
     ('split(axis=0, shards=2) ps(a:CPU:0, b:CPU:0)', 'axis 0 is prime: split in 2 uneven shards')
     >>> [shape for shape, synchronizer in plan.pieces]
     [(3, 4), (2, 4)]
-    >>> plan.unpartitioned.text
-    'ps(a:CPU:0)'
+    >>> plan.bytes_on_servers, plan.unpartitioned({"a:CPU:0": 4}).text
+    (Counter({'a:CPU:0': 48, 'b:CPU:0': 32}), 'ps(b:CPU:0)')
     """
 
     variable: Variable
@@ -68,13 +70,22 @@ class VariablePlan:
             return self.builder_note
         return _uneven_note(self.axis, self.variable.shape[self.axis], len(self.shards))
 
-    @property
-    def unpartitioned(self) -> VariablePlan:
-        """The plan of the same variable in one piece, which lives where the first shard would live."""
+    def unpartitioned(self, held: Mapping[str, int]) -> VariablePlan:
+        """Return the plan of the same variable in one piece, on the destination that has the fewest bytes so far."""
         synchronizer = self.synchronizer
         if isinstance(synchronizer, PSPlan):
-            synchronizer = replace(synchronizer, destinations=synchronizer.destinations[:1])
+            place = min(synchronizer.destinations, key=lambda name: held.get(name, 0))
+            synchronizer = replace(synchronizer, destinations=(place,))
         return VariablePlan(self.variable, synchronizer, builder_note=self.builder_note)
+
+    @property
+    def bytes_on_servers(self) -> Counter[str]:
+        """The bytes of the variable that each reduction destination has."""
+        found = Counter[str]()
+        for shape, each in self.pieces:
+            if isinstance(each, PSPlan):
+                found[each.destinations[0]] += prod(shape) * self.variable.item_size
+        return found
 
     @property
     def pieces(self) -> tuple[tuple[tuple[int, ...], Synchronizer], ...]:
@@ -166,16 +177,21 @@ class CompiledStrategy:
     def for_step(self, unpartitioned: Iterable[str], in_step_reason: str) -> CompiledStrategy:
         """The strategy as one captured step carries it out.
 
-        ``unpartitioned`` names the variables that this step does not allow to be partitioned. ``in_step_reason`` says
-        why the step keeps the replicas in step, and is empty if the step does not.
+        ``unpartitioned`` names the variables that this step does not allow to be partitioned. They are spread over
+        their destinations by their bytes. ``in_step_reason`` says why the step keeps the replicas in step, and is empty
+        if the step does not.
 
         >>> strategy = CompiledStrategy("3f9c21", ("a:GPU:0", "b:GPU:0"), ())
         >>> strategy.for_step([], "the step updates twice").in_step_reason
         'the step updates twice'
         """
-        names = frozenset(unpartitioned)
-        plans = (plan.unpartitioned if plan.variable.name in names else plan for plan in self.variables)
-        return replace(self, variables=tuple(plans), in_step_reason=in_step_reason)
+        names, plans = frozenset(unpartitioned), {plan.variable.name: plan for plan in self.variables}
+        split = (plan.bytes_on_servers for name, plan in plans.items() if name not in names)
+        held = sum(split, Counter[str]())
+        for name in (name for name in plans if name in names):
+            plans[name] = plans[name].unpartitioned(held)
+            held += plans[name].bytes_on_servers
+        return replace(self, variables=tuple(plans.values()), in_step_reason=in_step_reason)
 
     @property
     def allowed_lead(self) -> AllowedLead | None:

@@ -75,10 +75,16 @@ def _check_bool(whose: str, key: str, value: object) -> None:
         raise StrategyError(f"{whose}({key}={value!r}): {key} is True or False. Received: {type(value).__name__}.")
 
 
-def _check_choice(
+def check_choice(
     whose: str, key: str, value: object, known: Iterable[str], hints: Mapping[str, str] | None = None
 ) -> None:
-    """Refuse a value that is not known. `hints` has what to say of some other values."""
+    """Refuse a value that is not known. `hints` has what to say of some other values.
+
+    >>> check_choice("AllReduce", "all_reduce_spec", "RNIG", ["NCCL", "RING"])
+    Traceback (most recent call last):
+    autodist_core.errors.StrategyError: AllReduce(all_reduce_spec='RNIG'): unknown all_reduce_spec. Did you mean 'RING'?
+        Known: NCCL, RING.
+    """
     names = list(known)
     if value not in names:
         hint = (hints or {}).get(str(value)) or did_you_mean(str(value), names)
@@ -153,14 +159,14 @@ class AllReduceOptions:
         """Refuse options that cannot be carried out."""
         whose = type(self).__name__
         check_integer(whose, "chunk_size", self.chunk_size, 1)
-        _check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS.values())
+        check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS.values())
         types = {
             name: f" It is a wire_dtype: compressor='HorovodCompressor', wire_dtype={name!r}."
             for name in WIRE_DTYPES.values()
         }
-        _check_choice(whose, "compressor", self.compressor, COMPRESSORS.values(), types)
+        check_choice(whose, "compressor", self.compressor, COMPRESSORS.values(), types)
         check_integer(whose, "bucket_bytes", self.bucket_bytes, 1)
-        _check_choice(whose, "wire_dtype", self.wire_dtype, WIRE_DTYPES.values())
+        check_choice(whose, "wire_dtype", self.wire_dtype, WIRE_DTYPES.values())
         check_integer(whose, "power_sgd_rank", self.power_sgd_rank, 1)
         if self.factor_rows is not None:
             check_integer(whose, "factor_rows", self.factor_rows, 0)

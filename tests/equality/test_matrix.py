@@ -48,7 +48,7 @@ def _label(combination: dict) -> str:
 @pytest.mark.quick(
     "embedding-rmsprop-PSLoadBalancing-2", "heads-sgd-PartitionedPS-3",
     "own_step-adam-UnevenPartitionedPS-3", "convolution-adafactor-PartitionedAR-3",
-    "lstm-adamw-AllReduce-3",
+    "lstm-adamw-AllReduce-3", "embedding-adam-Sharded-3",
 )  # fmt: skip
 @pytest.mark.parametrize("combination", _combinations(AXES), ids=_label)
 def test_every_weight_slot_and_metric_equals_one_device(combination: dict):

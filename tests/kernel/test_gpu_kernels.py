@@ -14,7 +14,7 @@ import tensorflow as tf
 from autodist_core.kernel import build
 from autodist_core.kernel.loose_graphs import combining, computing, discarding, following, updating
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy import AllReduce, Parallax, PartitionedPS, PSLoadBalancing, StrategyBuilder
+from autodist_core.strategy import AllReduce, Parallax, PartitionedPS, PSLoadBalancing, Sharded, StrategyBuilder
 from tests.equality.test_more_models import MODELS as MORE
 from tests.kernel.graphs import machine, placed, placed_on
 from tests.support.gpu_kernels import on_gpus, without_kernel
@@ -25,7 +25,7 @@ from tests.support.training import compiled
 CASES = {model.name: model for model in (*MODELS, *TWICE, *MORE.values())}
 FLOATING = {each.as_datatype_enum for each in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 BUILDERS: tuple[StrategyBuilder, ...] = (
-    Parallax(), PartitionedPS(), AllReduce(factor_rows=1000),
+    Parallax(), PartitionedPS(), Sharded(whole_bytes=0), AllReduce(factor_rows=1000),
     AllReduce(compressor="HorovodCompressorEF", wire_dtype="bfloat16"),
     AllReduce(compressor="PowerSGDCompressor"), PSLoadBalancing(staleness=2),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from autodist_core.strategy import (
     PartitionedPS,
     PSLoadBalancing,
     RandomAxisPartitionAR,
+    Sharded,
     Strategy,
     StrategyBuilder,
     UnevenPartitionedPS,
@@ -47,7 +48,7 @@ def test_shards_are_spread_over_the_servers():
         assert max(places.values()) == 1 < len(places)
 
 
-@pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS()], ids=str)
+@pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS(), Sharded(whole_bytes=0)], ids=str)
 def test_a_small_variables_shards_are_on_several_servers_however_full_these_are(builder):
     sizes = {"large": (999, 70), "bias": (6,), "another": (8,), "matrix": (10, 4)}
     item = GraphItem(tuple(Variable(name, shape, "float32") for name, shape in sizes.items()))
@@ -55,6 +56,13 @@ def test_a_small_variables_shards_are_on_several_servers_however_full_these_are(
         for plan in compiled(builder, item, ResourceSpec.local(cpus=cpus)).variables:
             held = Counter(plan.synchronizer.destinations)
             assert len(held) == min(cpus, len(plan.shards)) and max(held.values()) - min(held.values()) <= 1
+
+
+def test_what_a_step_needs_whole_is_spread_over_its_destinations():
+    sizes = {"split": 99, "large": 50, "small": 20, "another": 20}
+    item = GraphItem(tuple(Variable(name, (size,), "float32") for name, size in sizes.items()))
+    whole = compiled(Sharded(whole_bytes=0), item, ResourceSpec.local(cpus=2)).for_step(list(sizes)[1:], "")
+    assert [plan.text[-2] for plan in whole.variables[1:]] == list("100")
 
 
 def test_groups_count_variables_and_shards():

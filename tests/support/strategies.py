@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from autodist_core import ResourceSpec
@@ -15,6 +16,7 @@ from autodist_core.strategy import (
     PartitionedPS,
     PSLoadBalancing,
     RandomAxisPartitionAR,
+    Sharded,
     UnevenPartitionedPS,
 )
 from autodist_core.strategy.base import Strategy, StrategyBuilder
@@ -102,7 +104,7 @@ class EveryAxis(HandWritten):
 BUILDERS = {
     "AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax,
     "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS, "PartitionedAR": PartitionedAR,
-    "RandomAxisPartitionAR": RandomAxisPartitionAR,
+    "RandomAxisPartitionAR": RandomAxisPartitionAR, "Sharded": partial(Sharded, whole_bytes=0),
 }  # fmt: skip
 HAND_WRITTEN = {"Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
 

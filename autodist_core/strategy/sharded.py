@@ -1,0 +1,86 @@
+"""Sharded: the replicas' own devices hold the variables in parts, and each runs the update of its parts.
+
+A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autodist_core.errors import amount
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.step.values import format_bytes
+from autodist_core.strategy.builder import StrategyBuilder
+from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, check_choice, check_integer
+from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
+from autodist_core.strategy.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Sharded(StrategyBuilder):
+    """Splits each variable in as many parts as there are replicas; each replica's own device is the owner of one part.
+
+    The owner has the part of the optimizer's variables too. The axis that is split is the first one that the number of
+    replicas divides, else the longest one; of a looked-up table it is the first one. A small variable stays whole.
+
+    >>> shapes = {"kernel": (3, 3, 64, 100), "table": (5001, 4), "bias": (100,)}
+    >>> item = GraphItem(tuple(Variable(name, shape, "float32") for name, shape in shapes.items()))
+    >>> spec = ResourceSpec({"nodes": [{"address": "localhost", "gpus": [0, 1], "chief": True}]})
+    >>> print(Sharded().build(item, spec))
+    strategy ... @ 2 replicas
+      replica localhost:GPU:0
+      replica localhost:GPU:1
+      kernel : split(axis=2, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
+      table  : split(axis=1, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
+      bias   : ps(localhost:GPU:0)
+      note: 1 variable of at most 4.0 KiB (whole_bytes), or of short axes: whole, with one owner each
+    >>> Sharded(weights="keep")
+    Traceback (most recent call last):
+    autodist_core.errors.StrategyError: Sharded(weights='keep'): unknown weights. Did you mean 'kept'? Known: kept.
+    """
+
+    weights: str = "kept"
+    """``kept``: every replica has a mirror of all weights."""
+    whole_bytes: int = 4096
+    """Variables of at most so many bytes stay whole. They are spread over the replicas."""
+
+    def __post_init__(self) -> None:
+        """Refuse options that cannot be carried out."""
+        check_choice("Sharded", "weights", self.weights, ["kept"])
+        check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        strategy = begin(resource_spec)
+        owners, whole = list(strategy.graph_config.replicas), 0
+        balancer, options = LoadBalancer(owners), PSOptions()
+        for variable in graph_item.trainable_var_op_to_var.values():
+            node = strategy.node_config.add(var_name=variable.name)
+            axis = self._axis(variable, len(owners))
+            if axis is None:
+                whole += 1
+                options.write_ps(node, balancer.place(variable.byte_size))
+                continue
+            node.partitioner = PartitionerConfig.along(axis, len(owners), len(variable.shape)).partition_str
+            unit = variable.byte_size // variable.shape[axis]
+            places = balancer.spread(unit * size for size in shard_sizes(variable.shape[axis], len(owners)))
+            for index, place in enumerate(places):
+                options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
+        if whole and len(owners) > 1:
+            strategy.notes.append(
+                f"{amount(whole, 'variable')} of at most {format_bytes(self.whole_bytes)} (whole_bytes), or of short "
+                "axes: whole, with one owner each"
+            )
+        return strategy
+
+    def _axis(self, variable: Variable, owners: int) -> int | None:
+        """Return the axis along which a variable is split; None if it stays whole."""
+        if owners < 2 or variable.byte_size <= self.whole_bytes:
+            return None
+        # The rows of a table go to the owners whole.
+        lengths = variable.shape[:1] if variable.is_sparse else variable.shape
+        even = [axis for axis, length in enumerate(lengths) if length and length % owners == 0]
+        longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
+        axis = even[0] if even else longest
+        return axis if axis is not None and lengths[axis] >= owners else None
