@@ -43,7 +43,7 @@ from autodist_core.runtime import Session
 from autodist_core.runtime.aligned import same_memory
 from autodist_core.runtime.protocol import Tie
 from autodist_core.training.entries import Entry
-from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, digest
+from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, as_shown
 from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
 
 _SMALL_BYTES = 4096
@@ -317,12 +317,8 @@ class TrainingState:
             moment = self._moments.get(name, _STALE).after(Event.OTHERS_LOOK if others else Event.LOOK)
             self._fill(entry)
             if moment.shown is None and moment.life not in IS_CHANGED:
-                moment = Moment(moment.life, self._as_shown(name, entry.view()))
+                moment = Moment(moment.life, as_shown(entry.view(), self._can_be_freed(name)))
             self._moments[name] = moment
-
-    def _as_shown(self, name: str, value: np.ndarray) -> np.ndarray | bytes:
-        """What later values are compared with. A copy of a state that is freed in each step would take its place."""
-        return digest(value) if self._can_be_freed(name) else np.array(value)
 
     def settle(self) -> None:
         """Wait until no replica is at work. Raise an error that came up in a look."""
@@ -400,5 +396,5 @@ class TrainingState:
                 moment = self._compare(name)
                 if moment.life in IS_BEHIND:
                     self._fill(found[name], value)
-                    shown = self._as_shown(name, value) if moment.shown is not None else None
+                    shown = as_shown(value, self._can_be_freed(name)) if moment.shown is not None else None
                     self._moments[name] = moment.after(Event.PULL, shown)
