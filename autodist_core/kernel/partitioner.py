@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
+from autodist_core.kernel.splitting.gathers import gathered_when_used
 from autodist_core.kernel.splitting.rewrite import SplitRewrite
 from autodist_core.kernel.splitting.separable import Splitting, splitting, splittings
 from autodist_core.step.graph_item import GraphItem
@@ -35,9 +36,11 @@ class VariablePartitioner:
     plans: Mapping[str, VariablePlan] = field(default_factory=dict)
     """The plans of the variables that are split."""
     looked_up: frozenset[str] = frozenset()
-    """Those of these variables that are tables without copies on the replicas."""
+    """Those of these variables without copies on the replicas: they look rows up in the shards, or gather them."""
     whole: Mapping[str, str] = field(default_factory=dict)
     """The variables that the strategy splits and the step cannot, and for each the operation that needs it whole."""
+    mirrored: Mapping[str, str] = field(default_factory=dict)
+    """The variables that the strategy lets replicas gather and the step cannot, with the operation in the way."""
     members: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each split variable, the variables that are split with it: the variable and its slots."""
 
@@ -49,9 +52,11 @@ class VariablePartitioner:
         found = {name: splitting(step, name, plan.axis or 0) for name, plan in wanted.items()}
         whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
         split_plans = {name: plan for name, plan in wanted.items() if name not in whole}
-        looked_up = frozenset(name for name in split_plans if _is_only_looked_up(step, name))
+        in_the_way = {name: _reads_otherwise(step, plan) for name, plan in split_plans.items()}
+        looked_up = frozenset(name for name, other in in_the_way.items() if not other)
+        mirrored = {name: other for name, other in in_the_way.items() if other and split_plans[name].is_gathered}
         members = {name: found[name].members for name in split_plans}
-        return VariablePartitioner(split_plans, looked_up, whole, members)
+        return VariablePartitioner(split_plans, looked_up, whole, mirrored, members)
 
     def can_split(self, step: StepIndex) -> bool:
         """Whether a step's updates of these variables can run shard by shard.
@@ -69,7 +74,9 @@ class VariablePartitioner:
         if any(variable.part_of for variable in item.variables) or known.isdisjoint(ours):
             return item
         if item not in self._made:
-            self._made[item] = SplitRewrite(self.plans, self.members, self.looked_up, item).run()
+            gathered = frozenset(name for name in self.looked_up if self.plans[name].is_gathered)
+            timed = gathered_when_used(item, gathered)
+            self._made[item] = SplitRewrite(self.plans, self.members, self.looked_up, timed).run()
         return self._made[item]
 
     @cached_property
@@ -89,12 +96,18 @@ def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:
             for node, names in shared.items() for name in names}
 
 
-def _is_only_looked_up(step: StepIndex, name: str) -> bool:
-    if not step.variables[name].is_sparse:
-        return False
-    # A trace has reads whose values nothing needs, such as of a table of which only the known shape is asked.
-    ops = {
-        step.nodes[node].op for node, touched in step.touches.items()
-        if node in step.alive and not step.is_update(node) and any(touch.variable == name for touch in touched)
-    }
-    return ops <= {"ResourceGather"}
+def _reads_otherwise(step: StepIndex, plan: VariablePlan) -> str:
+    """Return an operation that needs the variable on its replica; empty if there is none.
+
+    Replicas look the rows of a table up in its shards. A variable that is gathered may be read whole, too.
+    """
+    name, gathered = plan.variable.name, plan.is_gathered
+    for node in step.touching.get(name, ()):
+        # A trace has reads whose values nothing needs, such as of a table of which only the known shape is asked.
+        if node not in step.alive or step.is_update(node):
+            continue
+        op = step.nodes[node].op
+        looks_up = op == "ResourceGather" and (step.variables[name].is_sparse or gathered)
+        if not (looks_up or (op == "ReadVariableOp" and gathered)):
+            return f"{op} ({node})"
+    return "" if step.variables[name].is_sparse or gathered else "a read"

@@ -148,7 +148,7 @@ def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str
         return dict.fromkeys(replicas, DeviceBytes(size))
     served = [each for _, each in plan.pieces if isinstance(each, PSPlan)]
     looked_up = plan.variable.is_sparse and not any(each.local_replication for each in served)
-    followers = () if looked_up else replicas
+    followers = () if looked_up or plan.is_gathered else replicas
     return {
         device: DeviceBytes(updated[device], size if device in followers else 0)
         for device in dict.fromkeys([*followers, *updated])
@@ -201,7 +201,8 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
     for shape, synchronizer in plan.pieces:
         if isinstance(synchronizer, PSPlan):
             elsewhere = sum(replica != synchronizer.destinations[0] for replica in replicas)
-            total += 2 * elsewhere * prod(shape) * plan.variable.item_size
+            # What is gathered travels for the forward and for the backward pass.
+            total += (3 if plan.is_gathered else 2) * elsewhere * prod(shape) * plan.variable.item_size
         else:
             total += 2 * (len(replicas) - 1) * wire(synchronizer, shape, plan.variable.dtype).bytes
     return total * times

@@ -81,6 +81,8 @@ def planned(
         )
     shown = {plan.variable.name for plan in strategy.variables}
     lines += [f"{name} stays whole: {why} needs all of it" for name, why in arranged.whole.items() if name in shown]
+    mirrored = arranged.partitioner.mirrored.items()
+    lines += [f"{name} keeps its mirrors: {why} needs them" for name, why in mirrored if name in shown]
     if arranged.shares_by_machine:
         lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
     if assumed:

@@ -158,19 +158,19 @@ class _Checker:
         if part.partitioner or part.part_config:
             yield f"{whose} is split again in part_config. A variable is split once: give it more shards instead."
         if part.WhichOneof("synchronizer") is not None:
-            yield from self.synchronizer(whose, part, 1)
+            yield from self.synchronizer(whose, part, 1, is_shard=True)
 
-    def synchronizer(self, whose: str, node: Node, shards: int) -> Iterator[str]:
+    def synchronizer(self, whose: str, node: Node, shards: int, is_shard: bool = False) -> Iterator[str]:
         kind = node.WhichOneof("synchronizer")
         if kind is None:
             of = "synchronizer for the shards whose part_config has none" if node.part_config else "synchronizer"
             yield f"{whose} has no {of}. Set PSSynchronizer or AllReduceSynchronizer."
         elif kind == "PSSynchronizer":
-            yield from self.ps(whose, node.PSSynchronizer, shards)
+            yield from self.ps(whose, node.PSSynchronizer, shards, is_shard or bool(node.partitioner))
         else:
             yield from self.all_reduce(whose, node.AllReduceSynchronizer)
 
-    def ps(self, whose: str, ps: synchronizers_pb2.PSSynchronizer, shards: int) -> Iterator[str]:
+    def ps(self, whose: str, ps: synchronizers_pb2.PSSynchronizer, shards: int, is_split: bool) -> Iterator[str]:
         places = destinations(ps)
         if not places:
             yield f"{whose} has no reduction destination. Name a CPU device of {self.source}: {', '.join(self.cpus)}."
@@ -187,6 +187,11 @@ class _Checker:
         elif len(places) > shards:
             listed = ", ".join(places)
             yield f"{whose} names {len(places)} reduction destinations ({listed}) for {shards} shards. Keep {shards}."
+        if ps.gathered and (not is_split or ps.local_replication or ps.staleness or not ps.sync):
+            yield (
+                f"{whose} is gathered, which is for the shards of a variable whose replicas keep in step and have no "
+                "copies. Split it with partitioner, set sync=True, and leave staleness and local_replication out."
+            )
         for name in dict.fromkeys(places):
             yield from self.destination(f"{whose}: reduction destination '{name}'", name)
         if ps.staleness < 0:

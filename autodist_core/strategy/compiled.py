@@ -8,7 +8,7 @@ partitioned variable holds one `Shard` for each shard.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeGuard
@@ -75,8 +75,23 @@ class VariablePlan:
         synchronizer = self.synchronizer
         if isinstance(synchronizer, PSPlan):
             place = min(synchronizer.destinations, key=lambda name: held.get(name, 0))
-            synchronizer = replace(synchronizer, destinations=(place,))
+            synchronizer = replace(synchronizer, destinations=(place,), gathered=False)
         return VariablePlan(self.variable, synchronizer, builder_note=self.builder_note)
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether replicas have no mirror of the variable: they gather it from its shards for each use."""
+        used = [shard.synchronizer for shard in self.shards]
+        return bool(used) and all(isinstance(each, PSPlan) and each.gathered for each in used)
+
+    @property
+    def with_mirrors(self) -> VariablePlan:
+        """The same plan of a variable that is gathered, but with mirrors on the replicas."""
+        def kept(synchronizer: Synchronizer) -> Synchronizer:
+            return replace(synchronizer, gathered=False) if isinstance(synchronizer, PSPlan) else synchronizer
+
+        shards = tuple(replace(shard, synchronizer=kept(shard.synchronizer)) for shard in self.shards)
+        return replace(self, synchronizer=kept(self.synchronizer), shards=shards)
 
     @property
     def bytes_on_servers(self) -> Counter[str]:
@@ -174,12 +189,14 @@ class CompiledStrategy:
     in_step_reason: str = ""
     """Why the captured step keeps the replicas in step although the strategy allows a lead; empty if it does not."""
 
-    def for_step(self, unpartitioned: Iterable[str], in_step_reason: str) -> CompiledStrategy:
+    def for_step(
+        self, unpartitioned: Iterable[str], in_step_reason: str, mirrored: Collection[str] = ()
+    ) -> CompiledStrategy:
         """The strategy as one captured step carries it out.
 
         ``unpartitioned`` names the variables that this step does not allow to be partitioned. They are spread over
         their destinations by their bytes. ``in_step_reason`` says why the step keeps the replicas in step, and is empty
-        if the step does not.
+        if the step does not. ``mirrored`` names the variables that this step does not allow to be gathered.
 
         >>> strategy = CompiledStrategy("3f9c21", ("a:GPU:0", "b:GPU:0"), ())
         >>> strategy.for_step([], "the step updates twice").in_step_reason
@@ -191,7 +208,8 @@ class CompiledStrategy:
         for name in (name for name in plans if name in names):
             plans[name] = plans[name].unpartitioned(held)
             held += plans[name].bytes_on_servers
-        return replace(self, variables=tuple(plans.values()), in_step_reason=in_step_reason)
+        fitted = (plan.with_mirrors if name in mirrored else plan for name, plan in plans.items())
+        return replace(self, variables=tuple(fitted), in_step_reason=in_step_reason)
 
     @property
     def allowed_lead(self) -> AllowedLead | None:

@@ -37,17 +37,19 @@ class Sharded(StrategyBuilder):
       note: 1 variable of at most 4.0 KiB (whole_bytes), or of short axes: whole, with one owner each
     >>> Sharded(weights="keep")
     Traceback (most recent call last):
-    autodist_core.errors.StrategyError: Sharded(weights='keep'): unknown weights. Did you mean 'kept'? Known: kept.
+    autodist_core.errors.StrategyError: Sharded(weights='keep'): unknown weights. Did you mean 'kept'? Known: kept,
+        gathered.
     """
 
     weights: str = "kept"
-    """``kept``: every replica has a mirror of all weights."""
+    """``kept``: every replica has a mirror of all weights. ``gathered``: weights in parts have none, and each replica
+    gathers them when it uses them, in the forward and in the backward pass."""
     whole_bytes: int = 4096
     """Variables of at most so many bytes stay whole. They are spread over the replicas."""
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be carried out."""
-        check_choice("Sharded", "weights", self.weights, ["kept"])
+        check_choice("Sharded", "weights", self.weights, ["kept", "gathered"])
         check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
@@ -66,7 +68,9 @@ class Sharded(StrategyBuilder):
             unit = variable.byte_size // variable.shape[axis]
             places = balancer.spread(unit * size for size in shard_sizes(variable.shape[axis], len(owners)))
             for index, place in enumerate(places):
-                options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
+                part = node.part_config.add(var_name=variable.part_name(index))
+                options.write_ps(part, place)
+                part.PSSynchronizer.gathered = self.weights == "gathered"
         if whole and len(owners) > 1:
             strategy.notes.append(
                 f"{amount(whole, 'variable')} of at most {format_bytes(self.whole_bytes)} (whole_bytes), or of short "

@@ -153,7 +153,7 @@ def _synchronizer_text(node: strategy_pb2.Strategy.Node, places: tuple[str, ...]
     kind = node.WhichOneof("synchronizer")
     if kind == "PSSynchronizer":
         ps = node.PSSynchronizer
-        return synchronizers.ps_text(places, ps.local_replication, ps.sync, ps.staleness)
+        return synchronizers.ps_text(places, ps.local_replication, ps.sync, ps.staleness, ps.gathered)
     if kind == "AllReduceSynchronizer":
         reduce = node.AllReduceSynchronizer
         return synchronizers.all_reduce_text(

@@ -46,9 +46,11 @@ class PSPlan:
     local_replication: bool = False
     sync: bool = True
     staleness: int = 0
+    gathered: bool = False
+    """Whether replicas have no mirror of the variable: they gather it from its shards for each use."""
 
     def __str__(self) -> str:
-        return ps_text(self.destinations, self.local_replication, self.sync, self.staleness)
+        return ps_text(self.destinations, self.local_replication, self.sync, self.staleness, self.gathered)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ def lower_ps(message: synchronizers_pb2.PSSynchronizer) -> PSPlan:
     >>> print(lower_ps(synchronizers_pb2.PSSynchronizer(reduction_destination="a:CPU:0", sync=True, staleness=2)))
     ps(a:CPU:0, staleness=2)
     """
-    return PSPlan(destinations(message), message.local_replication, message.sync, message.staleness)
+    return PSPlan(
+        destinations(message), message.local_replication, message.sync, message.staleness, message.gathered
+    )
 
 
 def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: int) -> AllReducePlan:
@@ -121,7 +125,9 @@ def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: in
     )
 
 
-def ps_text(places: tuple[str, ...], local_replication: bool, sync: bool, staleness: int) -> str:
+def ps_text(
+    places: tuple[str, ...], local_replication: bool, sync: bool, staleness: int, gathered: bool = False
+) -> str:
     """Return a PSPlan as text: the destinations, and every setting that differs from the builders' defaults.
 
     >>> ps_text(("a:CPU:0", "b:CPU:0"), local_replication=True, sync=False, staleness=0)
@@ -131,6 +137,7 @@ def ps_text(places: tuple[str, ...], local_replication: bool, sync: bool, stalen
     parts += ["local_replication=True"] if local_replication else []
     parts += [] if sync else ["sync=False"]
     parts += [f"staleness={staleness}"] if staleness else []
+    parts += ["gathered=True"] if gathered else []
     return f"ps({', '.join(parts)})"
 
 

@@ -116,7 +116,7 @@ def _wide_steps(front, model):
 
 
 @pytest.mark.quick("UnevenPartitionedPS")
-@pytest.mark.parametrize("builder", ["UnevenPartitionedPS", "PSLoadBalancing", "AllReduce", "RandomAxisPartitionAR"])
+@pytest.mark.parametrize("builder", ["UnevenPartitionedPS", "PSLoadBalancing", "AllReduce", "Gathered"])
 def test_large_variables_come_home_from_two_hosts(lan, builder):
     """The chief has copies of the weights. Half of the optimizer's state is on the other host, or all is here.
 

@@ -25,7 +25,7 @@ from tests.support.training import compiled
 CASES = {model.name: model for model in (*MODELS, *TWICE, *MORE.values())}
 FLOATING = {each.as_datatype_enum for each in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 BUILDERS: tuple[StrategyBuilder, ...] = (
-    Parallax(), PartitionedPS(), Sharded(whole_bytes=0), AllReduce(factor_rows=1000),
+    Parallax(), PartitionedPS(), Sharded("gathered", whole_bytes=0), AllReduce(factor_rows=1000),
     AllReduce(compressor="HorovodCompressorEF", wire_dtype="bfloat16"),
     AllReduce(compressor="PowerSGDCompressor"), PSLoadBalancing(staleness=2),
 )  # fmt: skip

@@ -7,10 +7,11 @@ import pytest
 from autodist_core.capture.example import example_step
 from autodist_core.kernel import PARTS, Part, build, part_of
 from autodist_core.kernel.example import example_placement
-from autodist_core.strategy import PS, AllReduce, PartitionedPS
+from autodist_core.strategy import PS, AllReduce, PartitionedPS, Sharded
 
 BUILDERS = {
     "servers": PS(), "collectives": AllReduce(), "split": PartitionedPS(),
+    "gathered": Sharded("gathered", whole_bytes=0),
     "compressed": AllReduce(compressor="HorovodCompressorEF"),
 }  # fmt: skip
 

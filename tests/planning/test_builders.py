@@ -150,6 +150,8 @@ def test_wrong_arguments_have_their_messages():
         lambda: Parallax(staleness=1, sync=False),
         lambda: PSLoadBalancing(staleness=-1),
         lambda: PartitionedPS(staleness=1.5),
+        lambda: Sharded(weights="gather"),
+        lambda: Sharded(whole_bytes=-1),
         lambda: UnevenPartitionedPS(staleness=True),
         lambda: PS(sync="yes"),
         lambda: PS(local_proxy_variable=None),

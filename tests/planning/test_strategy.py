@@ -147,6 +147,8 @@ WRONG = {
     "two destinations for a whole": lambda: w(on(CPU0, CPU1)),
     "both destination fields": lambda: w(on(CPU0, reduction_destination=CPU1)),
     "more destinations than shards": lambda: w(on(CPU0, CPU1, CPU0), partitioner="2,1"),
+    "gathered in one piece": lambda: w(on(CPU0, gathered=True)),
+    "gathered and stale": lambda: w(on(CPU0, CPU1, gathered=True, staleness=1), partitioner="2,1"),
     "staleness without sync": lambda: w(on(CPU0, sync=False, staleness=2)),
     "negative staleness": lambda: w(on(CPU0, staleness=-1)),
     "a group out of range": lambda: w(Reduce(group=3)),

@@ -106,7 +106,8 @@ BUILDERS = {
     "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS, "PartitionedAR": PartitionedAR,
     "RandomAxisPartitionAR": RandomAxisPartitionAR, "Sharded": partial(Sharded, whole_bytes=0),
 }  # fmt: skip
-HAND_WRITTEN = {"Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
+GATHERED = Sharded(weights="gathered", whole_bytes=0)
+HAND_WRITTEN = {"Gathered": lambda: GATHERED, "Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
 
 
 def strategy_named(name: str | StrategyBuilder | None) -> StrategyBuilder | None:

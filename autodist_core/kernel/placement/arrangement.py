@@ -94,7 +94,7 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
         # Each replica writes values of its own to these variables: they cannot be one copy.
         found = tuple(range(len(found)))
     partitioner = VariablePartitioner.of(item, _on_servers(strategy))
-    fitted = strategy.for_step(partitioner.whole, "")
+    fitted = strategy.for_step(partitioner.whole, "", partitioner.mirrored)
     return Arrangement(fitted.for_step((), _in_step_reason(item, fitted)), found, partitioner)
 
 

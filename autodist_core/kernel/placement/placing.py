@@ -5,7 +5,7 @@ In: a captured step, a compiled strategy and the setting `share_memory`. Out: a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from autodist_core.kernel.analysis.ownership import slots
@@ -86,8 +86,9 @@ def place(
         label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
         owners.append(Owner(label, tasks.device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
+    remote = _remote_rows(step, plans, partitioner.looked_up)
     return Placement(
-        replicas, tuple(owners), plans, owner_of, shared_state, _remote_rows(step, plans), partitioner,
+        replicas, tuple(owners), plans, owner_of, shared_state, remote, partitioner,
         parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle),
         arranged.strategy.allowed_lead if arranged.is_loose else None, mirrored, tasks, leads,
     )
@@ -103,12 +104,14 @@ def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[
     return found
 
 
-def _remote_rows(step: StepIndex, plans: Mapping[str, VariablePlan]) -> frozenset[str]:
-    """Return the tables that replicas have no copy of. With `local_replication` they have one."""
+def _remote_rows(
+    step: StepIndex, plans: Mapping[str, VariablePlan], looked_up: Collection[str]
+) -> frozenset[str]:
+    """Return the tables, and the shards, that replicas have no copy of. With `local_replication` they have one."""
     found = []
     for name in step.trained:
-        synchronizer = plans[name].synchronizer
-        if isinstance(synchronizer, PSPlan) and step.variables[name].is_sparse:
+        synchronizer, variable = plans[name].synchronizer, step.variables[name]
+        if isinstance(synchronizer, PSPlan) and (variable.is_sparse or variable.part_of in looked_up):
             found += [] if synchronizer.local_replication else [name]
     return frozenset(found)
 

@@ -7,5 +7,6 @@ whole::
                                    AssignSubVariableOp(w/part_1, Slice(g, 2, 2))
 
 `separable` says whether an update can run shard by shard. `rewrite` makes the new step. `reductions` combines
-reductions of shards. `shard_lookups` looks rows up in shards. `autodist_core.kernel.partitioner` uses all of them.
+reductions of shards. `shard_lookups` looks rows up in shards. `gathers` says when replicas gather shards.
+`autodist_core.kernel.partitioner` uses all of them.
 """

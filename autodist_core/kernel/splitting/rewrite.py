@@ -6,8 +6,8 @@ In: a captured step and the plans of the split variables. Out: a captured step. 
                                    AssignSubVariableOp(w/part_1, Slice(g, 2, 2))
 
 A split variable's part of the update is copied for each shard, and reads the shard's slice of the gradient. Compute
-still reads the whole variable, which is put together after each update. The exception is a table that is read by
-lookups only: its rows are looked up in the shards.
+still reads the whole variable, which is put together after each update. The exceptions are a table that is read by
+lookups only, whose rows are looked up in the shards, and a variable that is put together for each use (`gathers`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,143 @@
+"""Gather variables when they are used: each use has a read of its own, which begins when the use two before has ended.
+
+In: a captured step, and the variables that replicas gather from their shards. Out: a captured step. For three layers::
+
+    read 1, matmul 1, read 2, matmul 2, read 3, matmul 3, backward 3, backward 2 (matmul 2's read), ...
+    ->  matmul 1 before read 3, and backward 2 has `read 2/use_4`, a read that waits for matmul 2
+
+`rewrite` makes a gather of each read afterwards. So a replica has the weights of two uses: those with which it
+computes, and those of the next use, which travel meanwhile. A read of one's own and its control edge are also what
+keeps TensorFlow from making one gather of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from autodist_core.step import naming
+from autodist_core.step.editor import Editor
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
+
+AHEAD = 1
+"""The uses before which the next weights travel."""
+_ALONG = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"}
+"""Operations whose results are as large as the weight: each use has its own, too."""
+_OF_SHAPE = {"Shape", "ShapeN", "Size", "Rank"}
+
+
+def gathered_when_used(item: GraphItem, variables: Collection[str]) -> GraphItem:
+    """Return the step in which each use of one of these variables has a read of its own, at its time.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> item = example_step()
+    >>> gathered_when_used(item, ()) is item
+    True
+    """
+    return _Gathers(item, variables).run() if variables else item
+
+
+@dataclass
+class _Use:
+    """Consecutive nodes that compute with the value of one read, and no other gathered value between them."""
+
+    read: str
+    readers: list[str]
+
+    @property
+    def first(self) -> str:
+        return self.readers[0]
+
+
+class _Gathers:
+    """The rewriting of one step."""
+
+    def __init__(self, item: GraphItem, variables: Collection[str]) -> None:
+        self.item, self.step = item, StepIndex.of(item)
+        self.variable_of = {
+            name: touched[0].variable for name, touched in self.step.touches.items()
+            if self.step.nodes[name].op == "ReadVariableOp" and touched[0].variable in variables
+            and not self.step.is_update(name)
+        }
+        self.origin = self._origins()
+        self.uses = self._uses()
+        self.editor = Editor(self.step.graph.library, self.step.graph.versions)
+
+    def run(self) -> GraphItem:
+        uses_of: dict[str, list[int]] = {}
+        for number, use in enumerate(self.uses):
+            for reader in use.readers:
+                uses_of.setdefault(reader, []).append(number)
+        first_of: dict[str, int] = {}
+        for number, use in enumerate(self.uses):
+            first_of.setdefault(use.read, number)
+        for name, node in self.step.nodes.items():
+            inputs = list(node.input)
+            if name in first_of:
+                inputs += self._anchor(first_of[name], name)
+            for number in uses_of.get(name, ()):
+                if self._is_read_again(self.uses[number], first_of):
+                    inputs = [self._own(source, number) for source in inputs]
+            self.editor.copy_captured(node, name, inputs)
+        graph = self.editor.graph_def(captured=True)
+        return replace(self.item, graph_bytes=graph.SerializeToString(deterministic=True))
+
+    def _origins(self) -> dict[str, str]:
+        """Return, for each read and for each node that only hands its value on, the read."""
+        found = {name: name for name in self.variable_of}
+        for name, node in self.step.nodes.items():
+            sources = [naming.node_of(source) for source in naming.data_inputs(node)]
+            if node.op in _ALONG and sources and sources[0] in found and not self.step.is_update(name):
+                found[name] = found[sources[0]]
+        return found
+
+    def _uses(self) -> list[_Use]:
+        found: list[_Use] = []
+        for name, read in self._readers():
+            if found and found[-1].read == read:
+                found[-1].readers.append(name)
+            else:
+                found.append(_Use(read, [name]))
+        return found
+
+    def _readers(self) -> Iterator[tuple[str, str]]:
+        for name, node in self.step.nodes.items():
+            if name in self.origin or node.op in _OF_SHAPE or self.step.is_update(name) or name not in self.step.alive:
+                continue
+            sources = (naming.node_of(source) for source in naming.data_inputs(node))
+            for read in dict.fromkeys(self.origin[source] for source in sources if source in self.origin):
+                yield name, read
+
+    def _is_read_again(self, use: _Use, first_of: dict[str, int]) -> bool:
+        """Whether a use has a read of its own. It has the first read's value if the variable is written in between."""
+        position = self.step.position
+        if self.uses[first_of[use.read]] is use:
+            return False
+        return not any(
+            position[use.read] < position[other] < position[use.first] and other in self.step.writers
+            for other in self.step.touching[self.variable_of[use.read]]
+        )
+
+    def _anchor(self, number: int, read: str) -> list[str]:
+        """Return the control edge from the use after which this use's gather begins, if that is before `read`."""
+        before = number - 1 - AHEAD
+        if before < 0:
+            return []
+        last, nodes, position = self.uses[before].readers[-1], self.step.nodes, self.step.position
+        path, around = naming.branch_of(nodes[last]), naming.branch_of(nodes[read])
+        # A node in a branch has no value where the branch is not taken.
+        fits = path == around[: len(path)] and position[last] < position[read]
+        return [f"^{last}"] if fits else []
+
+    def _own(self, source: str, number: int) -> str:
+        """Return a use's own copy of a tensor, if the tensor is a gathered value."""
+        name, output = naming.split(source)
+        if output < 0 or self.origin.get(name) != self.uses[number].read:
+            return source
+        copy, node = f"{name}/use_{number}", self.step.nodes[name]
+        if copy not in self.editor:
+            inputs = [self._own(each, number) for each in node.input]
+            inputs += self._anchor(number, self.uses[number].first) if name in self.variable_of else []
+            self.editor.copy_captured(node, copy, inputs)
+        return naming.tensor(copy, output)

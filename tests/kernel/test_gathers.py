@@ -1,0 +1,130 @@
+"""Weights that replicas gather: which gathers there are, when each begins, and what memory they take."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.grappler import tf_optimizer
+
+from autodist_core import GraphItem
+from autodist_core.capture import capture
+from autodist_core.forecast.needs import foretold
+from autodist_core.kernel import build
+from autodist_core.strategy import AllReduce, Sharded
+from tests.capture.plain import descend, trace
+from tests.equality.test_more_models import MODELS as MORE
+from tests.kernel.graphs import SHAPES, ancestors, layered_variables, machine, placed, train
+from tests.support.compare import assert_same
+from tests.support.graphs import captured
+from tests.support.training import compiled, distributed
+
+LAYERS, WIDTH = 5, 64
+KERNEL = WIDTH * WIDTH * 8
+GATHERED = Sharded(weights="gathered")
+X = np.ones((4, WIDTH))
+
+
+@cache
+def _item() -> GraphItem:
+    """Layers of kernels in two parts, and of small biases."""
+    layers = [keras.layers.Dense(WIDTH, "tanh", name=f"dense_{number}") for number in range(LAYERS)]
+    model = keras.Sequential([keras.Input((WIDTH,)), *layers])
+    model.compile("adam", "mse")
+    return captured(model, X, X).item
+
+
+def _gathers(nodes) -> list[tuple[str, str]]:
+    """The gathers of the first replica, and the product that uses each, in the order of the products."""
+    found = []
+    for node in nodes:
+        for source in node.input:
+            if node.op == "MatMul" and node.name.startswith("replica0/") and "ReadVariableOp" in source:
+                found.append((source, node.name))
+    return found
+
+
+def test_each_use_has_a_gather_which_begins_when_the_use_two_before_has_ended():
+    graph = build(_item(), placed(_item(), GATHERED)).graph_def
+    gathers = _gathers(graph.node)
+    # The backward pass needs the kernels of all layers but the first, and has that of the last one still.
+    assert len(gathers) == 2 * LAYERS - 1 and len({gather for gather, _ in gathers}) == 2 * LAYERS - 2
+    by_name = {node.name: node for node in graph.node}
+    uses = dict(gathers)
+    for before, one, (gather, _) in zip(uses, [*uses][1:], [*uses.items()][2:], strict=False):
+        reads = by_name[gather].input[:2]
+        assert len({by_name[read].device for read in reads}) == 2
+        for read in reads:
+            waits = ancestors(graph.node, read)
+            assert uses[before] in waits and uses[one] not in waits
+
+
+def test_tensorflow_makes_one_gather_of_no_two():
+    graph_def = build(_item(), placed(_item(), GATHERED)).graph_def
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(graph_def, name="")
+        for name in (node.name for node in graph_def.node if node.name.startswith("step/")):
+            graph.add_to_collection("train_op", graph.get_operation_by_name(name))
+        config = tf.compat.v1.ConfigProto()
+        config.graph_options.rewrite_options.min_graph_nodes = -1
+        optimized = tf_optimizer.OptimizeGraph(config, tf.compat.v1.train.export_meta_graph(graph=graph))
+    joined = [
+        node for node in optimized.node
+        if node.op == "ConcatV2" and node.name.startswith("replica") and "ReadVariableOp" in node.name
+    ]
+    assert len(joined) == 2 * (2 * LAYERS - 2)
+
+
+def test_a_device_holds_its_parts_and_the_weights_in_use():
+    """With Adam, weights, two slots and gradients are divided by the replicas; the weights in use come on top."""
+    of_each = {
+        str(builder): foretold(_item(), placed(_item(), builder, machine(cpus=1, gpus=2)), len(X))
+        for builder in (GATHERED, Sharded(), AllReduce())
+    }
+    small = 8 * LAYERS * WIDTH * 8
+    gathered, kept, reduced = (max(each, key=lambda each: each.peak) for each in of_each.values())
+    assert gathered.weights - LAYERS * KERNEL // 2 < small and gathered.optimizer - LAYERS * KERNEL < small
+    assert gathered.peak < 4 * LAYERS * KERNEL // 2 + 3 * KERNEL + 4 * small
+    assert kept.weights - LAYERS * KERNEL * 3 // 2 < small and kept.optimizer - LAYERS * KERNEL < small
+    assert gathered.peak < kept.peak < reduced.peak
+
+
+def _item_of_two_updates() -> tuple[GraphItem, dict[str, np.ndarray]]:
+    """A step that updates the second layer before the gradient of the first, which is of the second's old weights."""
+    variables = layered_variables()
+
+    def step(tracer, x):
+        with tf.GradientTape(persistent=True) as tape:
+            for name in SHAPES:
+                x = tf.tanh(x @ variables[name])
+            loss = tf.reduce_mean(tf.square(x - variables["scale"] - tf.reduce_sum(variables["nothing"])))
+        for names in (("second",), ("first", "third", "scale", "nothing")):
+            given = {name: variables[name] for name in names}
+            gradients = tape.gradient(loss, given)
+            tracer.apply(gradients, descend(given))
+        return [loss]
+
+    item = capture(trace(step, variables))
+    return item, {name: variable.numpy() for name, variable in variables.items()}
+
+
+def test_a_gradient_after_an_update_is_of_the_weights_before_it():
+    item, values = _item_of_two_updates()
+    batches = [np.random.default_rng(3).normal(size=(size, 3)) for size in (5, 4)]
+    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
+    placement = placed(item, Sharded(weights="gathered", whole_bytes=0), machine(cpus=2))
+    assert "second" in placement.partitioner.looked_up
+    assert_same(expected, train(item, placement, values, batches))
+
+
+def test_the_plan_says_which_variables_keep_their_mirrors():
+    reference = MORE["own_gradients"]
+    data = reference.data()
+    with distributed(compiled(reference), strategy=Sharded(weights="gathered", whole_bytes=0)) as front:
+        plan = str(front.plan(data.x, data.y))
+    operation = "own_gradients_1/function_1/StatefulPartitionedCall"
+    assert f"note: function/kernel keeps its mirrors: StatefulPartitionedCall ({operation}) needs them" in plan
+    row = {line.split()[0]: line for line in plan.splitlines() if " : " in line}
+    assert "gathered=True" in row["recomputed/kernel"] and "gathered" not in row["function/kernel"]
