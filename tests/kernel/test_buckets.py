@@ -18,7 +18,7 @@ from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
 from autodist_core.runtime import LocalSession
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax
-from tests.capture.plain import descend, gradients_of, trace
+from tests.capture.plain import dense_step, trace
 from tests.kernel.graphs import (
     SHAPES,
     ancestors,
@@ -92,16 +92,10 @@ def test_over_machines_the_gradients_of_a_small_model_fill_several_buckets(
     """Unless the strategy says how large they are: in one bucket, all would wait for the end of the backward pass."""
     variables = {f"kernel{index}": tf.Variable(tf.ones((mebibytes, 64, 256))) for index in range(16)}
 
-    def step(tracer, x):
-        def loss_of(variables, x):
-            sums = [tf.reduce_sum(each) for each in variables.values()]
-            return tf.cast(tf.reduce_mean(x), "float32") * tf.add_n(sums)
+    def loss_of(variables, x):
+        return tf.cast(tf.reduce_mean(x), "float32") * tf.add_n([tf.reduce_sum(each) for each in variables.values()])
 
-        loss, gradients = gradients_of(variables, x, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    item = capture(trace(step, variables))
+    item = capture(trace(dense_step(variables, loss_of=loss_of), variables))
     graph = build(item, placed_on(item, builder, *cpus)).graph_def
     sums = [node for node in nodes_of(graph, "CollectiveReduceV2").values() if "replica0" in node.name]
     assert sorted(4 * size // 1024 for size in _sizes(graph, sums)) == expected
@@ -182,11 +176,7 @@ def test_replicas_agree_on_every_bucket_and_its_key(active: int):
 def test_a_replica_without_examples_sends_zeros_that_take_no_room_in_the_graph():
     variables = {"w": tf.Variable(np.ones((3, 50_000)))}
 
-    def step(tracer, x):
-        loss, gradients = gradients_of(variables, x, lambda variables, x: tf.reduce_mean(x @ variables["w"]))
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
+    step = dense_step(variables, loss_of=lambda variables, x: tf.reduce_mean(x @ variables["w"]))
     item = capture(trace(step, variables))
     graph = build(item, placed(item, AllReduce(), machine(3)), 1).graph_def
     assert graph.ByteSize() < 100_000
