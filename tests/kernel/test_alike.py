@@ -253,6 +253,7 @@ def _large_item() -> GraphItem:
     return trace_step(model, model.train_step, batch, specs, False).item
 
 
+@pytest.mark.quick("5")
 @pytest.mark.parametrize("each", [3, 5])
 def test_large_layers_of_machines_with_more_replicas(each):
     """Each replica multiplies for itself, also where two replicas of a machine stand for five."""
@@ -263,6 +264,7 @@ def test_large_layers_of_machines_with_more_replicas(each):
     assert sum(node.op == "MatMul" for node in found[1].graph_def.node) == 12 * each
 
 
+@pytest.mark.quick("PSLoadBalancing", "PartitionedPS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS"])
 def test_large_layers_of_machines_with_two_replicas(builder):
     """Each machine has one product of the forward pass, and one that is the gradient, over the rows of its replicas.
@@ -284,6 +286,7 @@ def test_an_update_that_may_be_left_out(builder):
     _assert_same(*_both(item, _placed(item, builder, 6)))
 
 
+@pytest.mark.quick("three tables-2")
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("item", [table_item(), tables_item(3)], ids=["one table", "three tables"])
 def test_the_rows_that_all_machines_gather(item, each):
