@@ -61,7 +61,7 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch):
     alone.fit(x, y, callbacks=[keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.append(in_order(alone.weights))
     )], **options)
-    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), "AllReduce") as dm:
+    with DistributedModel(model, network.pair(), "AllReduce") as dm:
         dm.fit(x, y, callbacks=[measures], **options)
         assert len(measures.found) == 4
         # The agents have described their machines.

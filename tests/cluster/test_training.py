@@ -14,7 +14,7 @@ from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.front.test_batch_kinds import KINDS, epochs_of
 from tests.support.compare import assert_equally_trained
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, stacked
 from tests.support.once import once
 from tests.support.strategies import BUILDERS, strategy_named
 from tests.support.training import QUIET, compiled, plain, run, train_distributed, train_plain
@@ -95,9 +95,7 @@ def test_the_same_program_on_one_device_on_two_replicas_and_over_two_hosts(lan):
 def _wide() -> keras.Model:
     """Kernels of 5.6 and 2 MB, which come home in parts."""
     layers = [keras.layers.Dense(512, activation="tanh"), keras.layers.Dense(500), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((1373,)), *layers])
-    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
-    return model
+    return stacked(keras.Input((1373,)), *layers, optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
 
 
 def _wide_steps(front, model):
