@@ -165,6 +165,7 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.quick("activation", "another optimizer")
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_training_that_has_changed_is_refused(name: str, tmp_path: Path):
     before, after, message = CHANGED[name]

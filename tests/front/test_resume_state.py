@@ -83,6 +83,7 @@ def of_variables(moment: str) -> tuple[Any, ...]:
     return model, Sets(variables, moment)
 
 
+@pytest.mark.quick("on_train_batch_begin")
 @pytest.mark.parametrize("moment", ["on_train_batch_end", "on_train_batch_begin"])
 def test_variables_of_one_name_that_the_loss_reads_keep_their_order(moment: str, tmp_path: Path):
     """Also what a callback gives them before the first step stays."""
