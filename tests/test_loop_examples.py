@@ -8,10 +8,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-import autodist_core
 from autodist_core import AutoDist, ResourceSpec
 from tests.network.lan import ROOT
 from tests.support.compare import assert_same
+from tests.support.distributed import replicas
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +51,8 @@ def on_one_device(name: str, train: str, front: str, count: int):
 @pytest.mark.parametrize("strategy", ["Parallax", "PartitionedPS"])
 def test_custom_training(strategy):
     program = example("custom_training")
-    replicas = autodist_core.distribute(ResourceSpec.local(cpus=3), strategy, share_memory=False)
-    trained = begun_anew(program.train, replicas, 2, 200)
-    replicas.autodist.close()
+    with replicas(strategy) as front:
+        trained = begun_anew(program.train, front, 2, 200)
     assert_same(on_one_device("custom_training", "train", "strategy", 200), trained)
 
 

@@ -122,13 +122,15 @@ def descend(variables: Mapping[str, tf.Variable]) -> Callable[[dict], None]:
     return update
 
 
-def dense_step(variables: Mapping[str, tf.Variable], times: int = 1) -> Callable[..., list[Any]]:
-    """A step that computes gradients and applies them, so many times."""
+def dense_step(
+    variables: Mapping[str, tf.Variable], times: int = 1, loss_of: Callable = loss_of
+) -> Callable[..., list[Any]]:
+    """A step that computes gradients of a loss and applies them, so many times."""
 
     def step(tracer: Tracer, x: Any) -> list[Any]:
         losses = []
         for _ in range(times):
-            loss, gradients = gradients_of(variables, x)
+            loss, gradients = gradients_of(variables, x, loss_of)
             tracer.apply(gradients, descend(variables))
             losses.append(loss)
         return losses
@@ -152,9 +154,4 @@ def table_step(variables: Mapping[str, tf.Variable]) -> Callable[..., list[Any]]
         rows = tf.gather(variables["table"], ids)
         return tf.reduce_mean(tf.square(rows * variables["scale"] - 1.0))
 
-    def step(tracer: Tracer, ids: Any) -> list[Any]:
-        loss, gradients = gradients_of(variables, ids, loss_of_rows)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return step
+    return dense_step(variables, loss_of=loss_of_rows)

@@ -7,11 +7,13 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from autodist_core.errors import CaptureError
 from tests.support.models import dense_data
 from tests.support.steps import OwnStep
-from tests.support.training import seeded
+from tests.support.training import distributed, seeded
 
 QUIET = {"verbose": 0, "batch_size": 6, "shuffle": False, "epochs": 2}
 DATA = dense_data(15)
@@ -52,6 +54,10 @@ def compiled(build: Callable[[], keras.Model]) -> keras.Model:
     return model
 
 
-def same_weights(one: keras.Model, other: keras.Model) -> bool:
-    """Whether two models have exactly the same weights."""
-    return all(np.array_equal(a, b) for a, b in zip(one.get_weights(), other.get_weights(), strict=True))
+def assert_refused(model: keras.Model, said: str, kind: type[Exception] = CaptureError, **settings: Any) -> str:
+    """A training is refused with these words, and changes no weight. Gives the whole text."""
+    before = model.get_weights()
+    with distributed(model, **settings) as front, pytest.raises(kind, match=said) as refusal:
+        front.fit(DATA.x, DATA.y, **QUIET)
+    assert all(np.array_equal(old, new) for old, new in zip(before, model.get_weights(), strict=True))
+    return str(refusal.value)

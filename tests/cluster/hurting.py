@@ -8,6 +8,8 @@ import subprocess
 import threading
 from pathlib import Path
 
+from tests.support.waiting import until
+
 
 def agents(host):
     """The agents of a host, by id."""
@@ -15,8 +17,12 @@ def agents(host):
 
 
 def kill(host):
-    for pid in agents(host):
+    """End the agents of a host, and wait until they have ended: their ids."""
+    found = agents(host)
+    for pid in found:
         os.kill(pid, signal.SIGKILL)
+    until(lambda: not {pid for pid, _ in host.processes()} & {*found})
+    return found
 
 
 def loss_is_noticed():

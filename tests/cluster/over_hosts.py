@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import keras
+import pytest
+
 from autodist_keras import DistributedModel
-from tests.support.compare import Trained
+from autodist_keras.callbacks import Resume
+from tests.conftest import OF_KERAS
+from tests.support.compare import Trained, assert_equally_trained
+from tests.support.ended import Killed, kill
 from tests.support.models import Data, ReferenceModel
 from tests.support.strategies import strategy_named
-from tests.support.training import fit, run, seeded
+from tests.support.training import SEED, fit, run, seeded, train_plain
 from tests.support.waiting import comes_true
+
+LONG_TRAININGS = [
+    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
+]  # fmt: skip
+"""The marks of a file of long tests that train over hosts."""
 
 
 class OverHosts:
@@ -37,6 +51,28 @@ class OverHosts:
         self.compile(optimizer, builder)
         data = data or self.reference.data()
         return run(lambda front, model: fit(front, data, **options), self.front, self.model)
+
+
+def assert_equal_over_a_pair(network, reference: ReferenceModel, *programs, built: bool = True) -> None:
+    """A strategy that splits variables, and one with a server, on two hosts of which one has two replicas."""
+    expected = [train_plain(reference, program, built=built) for program in programs]
+    with OverHosts(reference, network.pair(1, 2)) as hosts:
+        for builder in ("PartitionedAR", "PS"):
+            for program, outcome in zip(programs, expected, strict=True):
+                hosts.compile("adam", builder)
+                assert_equally_trained(outcome, run(program, hosts.front, hosts.model))
+    assert nothing_left(network) == []
+
+
+def part(build, spec, folder, train, ends: int | None = None):
+    """One program's part of a training that `Resume` saves, up to a step or to the end: the model, and the plan."""
+    model = seeded(build)
+    callbacks = [Resume(folder, every=1), *([] if ends is None else [kill(ends)])]
+    keras.utils.set_random_seed(SEED)
+    with DistributedModel(model, spec, "PS") as front:
+        with nullcontext() if ends is None else pytest.raises(Killed):
+            train(front, callbacks)
+        return model, str(front.plan())
 
 
 def nothing_left(network, seconds: float = 20) -> list[str]:

@@ -132,7 +132,7 @@ def test_from_another_host_nobody_reaches_a_running_cluster_and_it_writes_no_fil
     proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     for name, value in {**proxy, "no_grpc_proxy": ""}.items():
         monkeypatch.setenv(name, value)
-    spec = network.spec(hosts=network.hosts[:2])
+    spec = network.pair()
     spec["ssh"]["shared_envs"] |= proxy
     cluster = Cluster.start(ResourceSpec(spec))
     try:

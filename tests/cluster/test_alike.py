@@ -16,7 +16,7 @@ from tests.cluster.over_hosts import OverHosts
 from tests.conftest import OF_KERAS
 from tests.equality.test_rows import MODELS
 from tests.support.compare import assert_equally_trained
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, stacked
 from tests.support.strategies import BUILDERS
 from tests.support.training import QUIET, plain, run, train_plain
 
@@ -128,8 +128,7 @@ def test_an_error_names_the_replica_and_its_examples(lan):
     """The operation that fails is in a function of replicas 1 to 5."""
     table = np.ones((5, 2))
     look_up = keras.layers.Lambda(lambda rows: keras.ops.take(table, rows, axis=0), output_shape=(2,))
-    model = keras.Sequential([keras.Input((), dtype="int32"), look_up, keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((), dtype="int32"), look_up, keras.layers.Dense(1))
     x = np.zeros(12, "int32")
     x[9] = 7
     failed = f"This happened on {lan.hosts[4].address}:CPU:0, during training step 1 with examples 8 to 9 of the batch."

@@ -9,15 +9,13 @@ import tensorflow as tf
 from autodist_core.runtime import UNCHANGED
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
+from tests.cluster.over_hosts import LONG_TRAININGS
 from tests.cluster.test_data_pipelines import ON_MACHINES, foreseen
-from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
 from tests.support.made_data import learning, made, untuned
 from tests.support.training import SEED, seeded, trained
 
-pytestmark = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
-]  # fmt: skip
+pytestmark = LONG_TRAININGS
 FED = "AUTODIST_KEPT_BYTES=0 feeds each batch from your program instead."
 BROKEN = f"Each machine runs your dataset itself: its functions and files must work there. {FED}"
 OTHER = f"Are the files the same on all machines, and do the dataset's functions give the same results each time? {FED}"
@@ -31,7 +29,7 @@ def test_an_error_in_a_dataset_is_raised_and_the_model_is_whole(network):
 
     broken = untuned(tf.data.Dataset.range(40).map(checked).batch(5, drop_remainder=True))
     model = seeded(learning)
-    with DistributedModel(model, network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "AllReduce") as front:
+    with DistributedModel(model, network.pair(1, 2), "AllReduce") as front:
         with pytest.raises(tf.errors.InvalidArgumentError) as raised:
             front.fit(broken, verbose=0, shuffle=False)
         # Each machine makes the batch, so any of them may be the first that fails, or both may be named.
@@ -84,7 +82,7 @@ def test_the_machine_that_fails_is_named(network, tmp_path):
          f"{more}; No such file or directory\n{BROKEN}", 5),
     ]  # fmt: skip
     model = seeded(learning)
-    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), PS()) as front:
+    with DistributedModel(model, network.pair(), PS()) as front:
         for content, dataset, said, step in cases:
             there.write_text("\n".join(map(str, content)))
             before = int(model.optimizer.iterations)

@@ -7,7 +7,6 @@ expected is made of two datasets here, with tf.data alone, and trained on one de
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import keras
@@ -17,17 +16,12 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from autodist_keras.callbacks import Resume
-from tests.cluster.hurting import agents, kill
-from tests.conftest import OF_KERAS
+from tests.cluster.hurting import kill
+from tests.cluster.over_hosts import LONG_TRAININGS, part
 from tests.support.compare import assert_equally_trained
 from tests.support.training import SEED, seeded, trained
-from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-]  # fmt: skip
+pytestmark = LONG_TRAININGS
 WIDTH, ROWS = 4, (3, 4)
 BY_FILE, ENDLESS = "by file: each machine runs its tf.data pipeline", {"epochs": 3, "steps_per_epoch": 4}
 
@@ -132,7 +126,7 @@ CASES = {
 
 @pytest.mark.parametrize("builder", [PS(), AllReduce()], ids=["PS", "AllReduce"])
 def test_each_machine_trains_on_its_own_files(network, files, builder):
-    with DistributedModel(seeded(model), network.spec(cpus=[1, 2], hosts=network.hosts[:2]), builder) as front:
+    with DistributedModel(seeded(model), network.pair(1, 2), builder) as front:
         weights = front.model.get_weights()
         for name, (kind, options) in CASES.items():
             front.model.set_weights(weights)
@@ -147,7 +141,7 @@ def test_each_machine_trains_on_its_own_files(network, files, builder):
 
 def test_validation_has_the_batches_of_one_device(network, files):
     """These files are on the first host only, so the batches are fed, and none is left out."""
-    with DistributedModel(seeded(model), network.spec(cpus=[1, 2], hosts=network.hosts[:2]), PS()) as front:
+    with DistributedModel(seeded(model), network.pair(1, 2), PS()) as front:
         data = by_file(unseeded(files, 7))
         validation = by_file(followed(files, 7))
         history = front.fit(data, steps_per_epoch=2, verbose=0, shuffle=False, validation_data=validation)
@@ -168,12 +162,10 @@ def test_a_machine_that_was_lost_goes_on_in_its_files(network, files, name):
 
     def end(batch, logs):
         if batch == 1 and not killed and int(distributed.optimizer.iterations) > 4:
-            killed.extend(agents(network.hosts[1]))
-            kill(network.hosts[1])
-            until(lambda: not {pid for pid, _ in network.hosts[1].processes()} & {*killed})
+            killed.extend(kill(network.hosts[1]))
 
     killed, distributed = [], seeded(model)
-    spec = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    spec = network.pair(1, 2)
     with DistributedModel(distributed, spec, PS(), on_failure="restart", lost_after=5.0) as front:
         run(front, lambda: by_file(kind(files, 7)), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=end)],
             **options)  # fmt: skip
@@ -202,7 +194,7 @@ def test_what_cannot_be_shared_out_is_fed(network, files, dataset, policy, words
     expected = seeded(model)
     for x, y in dataset(files).take(2):
         expected.train_on_batch(x, y)
-    with DistributedModel(seeded(model), network.spec(hosts=network.hosts[:2]), PS()) as front:
+    with DistributedModel(seeded(model), network.pair(), PS()) as front:
         run(front, lambda: by_file(dataset(files).take(2), policy))
         assert f"fed each step: {words}" in str(front.plan())
         assert_equally_trained(trained(expected), trained(front.model))
@@ -210,12 +202,8 @@ def test_what_cannot_be_shared_out_is_fed(network, files, dataset, policy, words
 
 def test_more_machines_than_files_is_an_error(network, files):
     few = pytest.raises(tf.errors.InvalidArgumentError, match="not enough for the required 2 shards")
-    with DistributedModel(seeded(model), network.spec(hosts=network.hosts[:2]), PS()) as front, few:
+    with DistributedModel(seeded(model), network.pair(), PS()) as front, few:
         front.fit(by_file(unseeded(files[:1], 4)), steps_per_epoch=2, verbose=0, shuffle=False)
-
-
-class Ended(Exception):
-    """Ends a training, as a signal would."""
 
 
 @pytest.mark.parametrize("name", ["followed", "foreseen"])
@@ -223,20 +211,8 @@ def test_a_training_goes_on_in_its_files(network, files, name, tmp_path):
     kind, options = CASES[name]
     for path in files:
         network.hosts[1].file(path).write_bytes(Path(path).read_bytes())
-    spec = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
-
-    def part(ends):
-        distributed = seeded(model)
-
-        def end(batch, logs):
-            if ends and int(distributed.optimizer.iterations) == 6:
-                raise Ended
-
-        keras.utils.set_random_seed(SEED)
-        callbacks = [Resume(tmp_path / "states", every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end)]
-        with DistributedModel(distributed, spec, PS()) as front, pytest.raises(Ended) if ends else nullcontext():
-            run(front, lambda: by_file(kind(files, 7)), callbacks=callbacks, **options)
-        return trained(distributed)
-
-    part(ends=True)
-    assert_equally_trained(on_one_device(kind, files, options), part(ends=False))
+    for ends in (6, None):
+        distributed, _ = part(model, network.pair(1, 2), tmp_path / "states", lambda front, callbacks: run(
+            front, lambda: by_file(kind(files, 7)), callbacks=callbacks, **options
+        ), ends)  # fmt: skip
+    assert_equally_trained(on_one_device(kind, files, options), trained(distributed))

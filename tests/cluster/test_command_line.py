@@ -23,6 +23,7 @@ from autodist_core.errors import LaunchError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.network.lan import ROOT
+from tests.support.models import stacked
 from tests.support.waiting import until
 
 SECRET = "a secret of the job's own"
@@ -108,8 +109,7 @@ def test_a_doctor_imports_no_tensorflow_even_while_it_works(tmp_path):
 
 
 def test_a_plan_is_the_saved_models(tmp_path, capsys):
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
+    model = stacked(keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1), optimizer="adam")
     model.optimizer.build(model.trainable_variables)
     model.save(tmp_path / "model.keras")
     (tmp_path / "cluster.yml").write_text("nodes: [{address: 10.0.0.1, chief: true}, {address: 10.0.0.2}]")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -16,19 +13,14 @@ from autodist_core.runtime import KEPT_VARIABLE
 from autodist_core.runtime.data_pipelines import on_machines
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from autodist_keras.callbacks import Resume
-from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.conftest import OF_KERAS
+from tests.cluster.hurting import kill
+from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, part
 from tests.support.compare import assert_equally_trained
 from tests.support.made_data import learning, made, small, untuned
 from tests.support.models import DENSE, dense_data
-from tests.support.training import SEED, run, seeded, train_plain, trained
-from tests.support.waiting import until
+from tests.support.training import SEED, seeded, trained
 
-pytestmark = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-]  # fmt: skip
+pytestmark = LONG_TRAININGS
 ON_MACHINES = "each machine runs its tf.data pipeline"
 FED = "fed each step"
 
@@ -105,18 +97,7 @@ def everything(front, model):
 
 
 def test_datasets_train_as_on_one_device(network):
-    """A strategy that splits variables, and one with a server, on two hosts of which one has two replicas."""
-    expected = train_plain(DENSE, everything)
-    with OverHosts(DENSE, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
-        for builder in ("PartitionedAR", "PS"):
-            hosts.compile("adam", builder)
-            assert_equally_trained(expected, run(everything, hosts.front, hosts.model))
-    assert nothing_left(network) == []
-
-
-def images(count=600):
-    rng = np.random.default_rng(1)
-    return rng.normal(size=(count, 500)), rng.normal(size=(count, 1))
+    assert_equal_over_a_pair(network, DENSE, everything)
 
 
 def sent_by_fit(network, front, dataset, **options):
@@ -129,7 +110,7 @@ def sent_by_fit(network, front, dataset, **options):
 def test_the_chief_sends_little(network, monkeypatch):
     """Shuffles without a seed are alike everywhere: without learning, each epoch has the loss of all examples."""
     whole = tf.data.Dataset.range(600).map(made)
-    with DistributedModel(seeded(small), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+    with DistributedModel(seeded(small), network.pair(), AllReduce()) as front:
         loss = front.model.evaluate(whole.batch(60), verbose=0)
         for dataset in (
             tf.data.Dataset.range(600).shuffle(600).map(made, num_parallel_calls=2).batch(60).prefetch(2),
@@ -144,15 +125,6 @@ def test_the_chief_sends_little(network, monkeypatch):
             # The first batch is fed, and compared with what the machine makes.
             assert sent < 0.3 * fed
             np.testing.assert_allclose(losses, loss, rtol=1e-12)
-
-
-def kill_an_agent(network):
-    """End the agent of a worker, and wait until it has ended."""
-    host = network.hosts[1]
-    found = [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not {pid for pid, _ in host.processes()} & set(found))
 
 
 def endless():
@@ -181,55 +153,36 @@ def on_one_device(kind="followed"):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_machine_that_was_lost_goes_on_at_the_right_batch(network, kind):
     """The steps that are repeated are fed. After these, the machines make the batches again."""
-    expected, spec = on_one_device(kind), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    expected, spec = on_one_device(kind), network.pair(1, 2)
     sent, (dataset, options) = [], KINDS[kind]
 
-    def kill(batch, logs):
+    def hurt(batch, logs):
         sent.append(network.hosts[0].sent_bytes())
         if model.optimizer.iterations.numpy() == 5:
-            kill_an_agent(network)
+            kill(network.hosts[1])
 
     model = seeded(learning)
     with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
         keras.utils.set_random_seed(SEED)
-        front.fit(dataset(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=kill)], **options)
+        front.fit(dataset(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=hurt)], **options)
         assert ON_MACHINES in str(front.plan())
     # The last steps send much less than two thirds of a batch, which are 133 kB.
     assert max(np.diff(sent[-4:])) < 60_000
     assert_equally_trained(expected, trained(model))
 
 
-class Ended(Exception):
-    """Ends a training, as a signal would."""
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("here_first", [False, True], ids=["from machines to one", "from one machine to several"])
 def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first, kind):
     """A saved position is one of the dataset's iterator, wherever the batches are made."""
-    hosts = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
-    here = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
-    dataset, options = KINDS[kind]
+    def train(front, callbacks):
+        front.fit(KINDS[kind][0](), callbacks=callbacks, **KINDS[kind][1])
 
-    def part(spec, ends=False):
-        model = seeded(learning)
-
-        def end(batch, logs):
-            if ends and model.optimizer.iterations.numpy() == 6:
-                raise Ended
-
-        keras.utils.set_random_seed(SEED)
-        with DistributedModel(model, spec, "PS") as front:
-            callbacks = [Resume(tmp_path, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end)]
-            with pytest.raises(Ended) if ends else nullcontext():
-                front.fit(dataset(), callbacks=callbacks, **options)
-            assert (ON_MACHINES in str(front.plan())) == (spec is hosts)
-        return model
-
-    expected = on_one_device(kind)
-    first, then = (here, hosts) if here_first else (hosts, here)
-    part(first, ends=True)
-    assert_equally_trained(expected, trained(part(then)))
+    specs = [{"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, network.pair(1, 2)]
+    for spec, ends in zip(specs if here_first else reversed(specs), (6, None), strict=True):
+        model, plan = part(learning, spec, tmp_path, train, ends)
+        assert (ON_MACHINES in plan) == (spec is specs[1])
+    assert_equally_trained(on_one_device(kind), trained(model))
 
 
 def generated():
@@ -280,7 +233,7 @@ def fed_datasets(folder):
 
 def test_what_cannot_run_elsewhere_is_fed(network, tmp_path):
     """A file that only the chief has, a file that has other content elsewhere, and what the dataset's graph says."""
-    with DistributedModel(seeded(learning), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+    with DistributedModel(seeded(learning), network.pair(), AllReduce()) as front:
         for reason, dataset in fed_datasets(tmp_path).items():
             history = front.fit(untuned(dataset.batch(3)), epochs=2, verbose=0, shuffle=False).history
             assert np.isfinite(history["loss"]).all()
@@ -323,7 +276,7 @@ def test_files_are_compared_with_the_first_batch(network, tmp_path):
         if content is not None:
             there.write_bytes(content.tobytes())
         model = seeded(learning)
-        with DistributedModel(model, network.spec(hosts=network.hosts[:2]), PS()) as front:
+        with DistributedModel(model, network.pair(), PS()) as front:
             front.fit(records(path), epochs=2, verbose=0, shuffle=False)
             assert words in str(front.plan())
         assert_equally_trained(expected, trained(model))
@@ -338,7 +291,7 @@ def test_a_training_ends_while_its_dataset_still_computes(network, monkeypatch):
         return x + tf.cond(number < 12, lambda: tf.zeros((), x.dtype), _slow), y
 
     model = seeded(learning)
-    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), "AllReduce") as front:
+    with DistributedModel(model, network.pair(), "AllReduce") as front:
         dataset = untuned(tf.data.Dataset.range(40).map(slow_from_12).batch(5, drop_remainder=True).prefetch(1))
         front.fit(dataset, epochs=1, steps_per_epoch=2, verbose=0, shuffle=False)
         assert ON_MACHINES in str(front.plan())

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core import distribute
 from autodist_core.runtime.data_pipelines import on_machines
-from tests.cluster.hurting import agents, kill
+from tests.cluster.hurting import kill
 from tests.cluster.over_hosts import nothing_left
+from tests.support.distributed import over
 from tests.support.made_data import made
-from tests.support.waiting import until
 
 pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.long]
 SIZE = 50
@@ -63,10 +62,9 @@ def test_the_machines_make_the_batches_of_a_loop(network, caplog, builder):
     """Uneven machines and a smaller last batch, three epochs; an iterator that a traced function uses in between."""
     caplog.set_level(logging.INFO, "autodist")
     expected, line = alone(), Line()
-    strategy = distribute(network.spec(cpus=[1, 2], hosts=network.hosts[:2]), builder)
     bytes_sent, losses = [], []
     skip = tf.function(lambda iterator: tf.nest.map_structure(tf.identity, next(iterator)))
-    try:
+    with over(network.pair(1, 2), builder) as strategy:
         dataset = strategy.experimental_distribute_dataset(shuffled())
 
         def run(element):
@@ -83,8 +81,6 @@ def test_the_machines_make_the_batches_of_a_loop(network, caplog, builder):
         assert ON_MACHINES in caplog.text
         words = "a distributed dataset: a tf.function takes batches of its iterator, and these are fed"
         assert caplog.messages.count(words) == 1
-    finally:
-        strategy.autodist.close()
     assert_equal(expected, losses, line)
     assert FED not in caplog.text
     # Two thirds of a batch are 133 kB. The first batch, the one of the traced function and the one behind it are fed.
@@ -96,9 +92,8 @@ def test_the_machines_make_the_batches_of_a_loop(network, caplog, builder):
 def test_a_batch_on_which_a_loop_runs_again_is_fed(network):
     """The machines make the first use of each batch, and its second use does not make them miss the next batch."""
     expected, line = alone(2), Line()
-    strategy = distribute(network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "PS")
     first, again, losses = [], [], []
-    try:
+    with over(network.pair(1, 2)) as strategy:
         dataset = strategy.experimental_distribute_dataset(shuffled())
         for element in (element for _ in range(2) for element in dataset):
             before = network.hosts[0].sent_bytes()
@@ -107,8 +102,6 @@ def test_a_batch_on_which_a_loop_runs_again_is_fed(network):
             strategy.reduce("SUM", strategy.run(lambda inputs: tf.reduce_sum(inputs[0]), (element,)), axis=None)
             first.append(between - before)
             again.append(network.hosts[0].sent_bytes() - between)
-    finally:
-        strategy.autodist.close()
     assert_equal(expected, losses, line)
     # The last batch of an epoch has only 20 rows.
     assert max(first[1:]) < 100_000 < min(again[:4] + again[5:9]), (first, again)
@@ -118,9 +111,8 @@ def test_what_is_computed_of_the_elements_is_fed(network, caplog):
     """A loop that changes the elements, or hands only some of the replicas' values over, has the same numbers."""
     caplog.set_level(logging.INFO, "autodist")
     expected, line = alone(1), Line()
-    strategy = distribute(network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "PS")
     losses = []
-    try:
+    with over(network.pair(1, 2)) as strategy:
         for number, (x, y) in enumerate(strategy.experimental_distribute_dataset(shuffled())):
             changed = strategy.run(lambda value: value * 1.0, (x,)) if number % 2 else x
             losses.append(float(strategy.reduce("SUM", strategy.run(line.step, ((changed, y),)), axis=None)))
@@ -131,30 +123,21 @@ def test_what_is_computed_of_the_elements_is_fed(network, caplog):
         large = tf.data.Dataset.from_tensor_slices(np.zeros((3000, 50))).batch(5)
         iter(strategy.experimental_distribute_dataset(large))
         assert "a distributed dataset: fed each step: it has 1.1 MiB, and such ones travel up to 1.0 MiB" in caplog.text
-    finally:
-        strategy.autodist.close()
     assert_equal(expected, losses, line)
 
 
 def test_a_loop_goes_on_when_a_machine_is_lost(network):
     """The steps that are repeated are fed. After these, the machines make the batches again."""
     expected, line, bytes_sent, losses = alone(), Line(), [], []
-    strategy = distribute(
-        network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "PS", on_failure="restart", lost_after=5.0
-    )
-    try:
+    with over(network.pair(1, 2), on_failure="restart", lost_after=5.0) as strategy:
         dataset = strategy.experimental_distribute_dataset(shuffled())
         for _ in range(3):
             for element in dataset:
                 if len(losses) == 7:
-                    lost = agents(network.hosts[1])
                     kill(network.hosts[1])
-                    until(lambda lost=lost: not {pid for pid, _ in network.hosts[1].processes()} & {*lost})
                 before = network.hosts[0].sent_bytes()
                 losses.append(float(strategy.reduce("SUM", strategy.run(line.step, (element,)), axis=None)))
                 bytes_sent.append(network.hosts[0].sent_bytes() - before)
-    finally:
-        strategy.autodist.close()
     assert_equal(expected, losses, line)
     assert max(bytes_sent[-4:]) < 100_000
 
@@ -169,11 +152,9 @@ def test_datasets_that_are_made_anew_take_the_place_of_old_ones(network, monkeyp
             places.append(name)
 
     monkeypatch.setattr(on_machines, "PipelineSlot", Place)
-    strategy, line = distribute(network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "PS"), Line()
-    try:
+    line = Line()
+    with over(network.pair(1, 2)) as strategy:
         for _ in range(4):
             for element in strategy.experimental_distribute_dataset(shuffled()):
                 strategy.run(line.step, (element,))
-    finally:
-        strategy.autodist.close()
     assert places == ["pipeline0"]

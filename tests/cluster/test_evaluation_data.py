@@ -16,18 +16,15 @@ import tensorflow as tf
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
-from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.cluster.test_data_pipelines import kill_an_agent, made, rows, scaled, small, untuned
-from tests.conftest import OF_KERAS
-from tests.support.compare import assert_equally_trained
+from tests.cluster.hurting import kill
+from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, nothing_left
+from tests.cluster.test_data_pipelines import rows, scaled
+from tests.support.made_data import made, small, untuned
 from tests.support.models import DENSE, dense_data
-from tests.support.training import run, seeded, train_plain
+from tests.support.training import seeded
 from tests.support.waiting import HANGS, until
 
-pytestmark = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-]  # fmt: skip
+pytestmark = LONG_TRAININGS
 ON_MACHINES = "each machine runs its tf.data pipeline"
 KEPT = "sent once to each machine"
 
@@ -63,7 +60,7 @@ def everything(front, model):
         found[f"predict {name}"] = front.predict(data.x, verbose=0, **options)
         if front is not model:
             for loop in ("evaluate", "predict"):
-                assert re.search(f"^fed each step: your program sends .* in this {loop}; ", way_of(front, loop))
+                assert re.search(f": fed each step: your program sends .* in this {loop}; ", way_of(front, loop))
     return found
 
 
@@ -89,14 +86,7 @@ def repeated(front, model):
 
 
 def test_evaluate_and_predict_are_those_of_one_device(network):
-    """A strategy that splits variables, and one with a server, on two hosts of which one has two replicas."""
-    expected = train_plain(DENSE, everything, built=False), train_plain(DENSE, repeated)
-    with OverHosts(DENSE, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
-        for builder in ("PartitionedAR", "PS"):
-            for program, outcome in zip((everything, repeated), expected, strict=True):
-                hosts.compile("adam", builder)
-                assert_equally_trained(outcome, run(program, hosts.front, hosts.model))
-    assert nothing_left(network) == []
+    assert_equal_over_a_pair(network, DENSE, everything, repeated, built=False)
 
 
 def test_the_chief_sends_little(network):
@@ -104,7 +94,7 @@ def test_the_chief_sends_little(network):
     whole = tf.data.Dataset.range(600).map(made)
     x, y = next(iter(whole.batch(600)))
     x, y = np.array(x), np.array(y)
-    with DistributedModel(seeded(small), network.spec(hosts=network.hosts[:2]), PS(staleness=2)) as front:
+    with DistributedModel(seeded(small), network.pair(), PS(staleness=2)) as front:
         loss = front.model.evaluate(x, y, verbose=0)
 
         def sent_by(call):
@@ -178,7 +168,7 @@ def test_what_ends_in_the_middle_leaves_nothing(network):
         assert ON_MACHINES in way_of(front, loop)
         np.testing.assert_allclose(found, expected[loop], rtol=1e-12)
 
-    spec = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    spec = network.pair(1, 2)
     with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
         for loop in ("evaluate", "predict"):
             for kind in KINDS:
@@ -187,12 +177,12 @@ def test_what_ends_in_the_middle_leaves_nothing(network):
                     check(loop, kind, Hurt(3, interrupt_soon))
                 assert time.monotonic() - begin < HANGS
                 check(loop, kind)
-            check(loop, kind, Hurt(2, lambda: kill_an_agent(network)))
+            check(loop, kind, Hurt(2, lambda: kill(network.hosts[1])))
         front.on_failure = "raise"
         for loop, kind in zip(("evaluate", "predict"), KINDS, strict=True):
             begin = time.monotonic()
             with pytest.raises(NodeLostError, match="was lost during inference step"):
-                check(loop, kind, Hurt(2, lambda: kill_an_agent(network)))
+                check(loop, kind, Hurt(2, lambda: kill(network.hosts[1])))
             assert time.monotonic() - begin < HANGS
             check(loop, kind)
     assert nothing_left(network) == []

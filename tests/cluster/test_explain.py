@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.filterwarnings(OF_KERAS)]
 @pytest.mark.long
 def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
-    spec, data, path = network.spec(cpus=[1, 2], hosts=network.hosts[:2]), dense_data(), tmp_path / "steps.json.gz"
+    spec, data, path = network.pair(1, 2), dense_data(), tmp_path / "steps.json.gz"
     addresses = [node["address"] for node in spec["nodes"]]
     with OverHosts(DENSE, spec) as hosts:
         for builder in ("AllReduce", "PS"):
@@ -51,7 +51,7 @@ def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tm
 def test_waiting_for_the_dataset_of_a_machine_is_input(network, monkeypatch):
     """To make a batch takes each machine much longer than to compute on it."""
     monkeypatch.setenv("HOME", str(network.home))
-    spec = network.spec(hosts=network.hosts[:2])
+    spec = network.pair()
 
     def slow(number):
         sorted_ = tf.sort(tf.random.stateless_uniform([400_000], tf.stack([number, 7])))

@@ -150,7 +150,7 @@ class LookAtAll(keras.callbacks.Callback):
 
 
 def test_what_a_call_returned_with_is_never_lost(network):
-    with OverHosts(DENSE, network.spec(hosts=network.hosts[:2]), lost_after=LOST_AFTER) as hosts:
+    with OverHosts(DENSE, network.pair(), lost_after=LOST_AFTER) as hosts:
         hosts.compile("adam", "PS")
         fit(hosts.front, epochs=1, callbacks=[LookAtAll()])
         kill(network.hosts[1])
@@ -179,7 +179,7 @@ def test_single_steps_send_only_what_was_changed_and_lose_nothing_between_them(n
     x, y = np.random.default_rng(0).normal(size=(12, 256)), np.ones((12, 1))
     alone, model = seeded(frozen_and_trained), seeded(frozen_and_trained)
     size = model.get_layer("frozen").kernel.numpy().nbytes
-    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), strategy) as front:
+    with DistributedModel(model, network.pair(), strategy) as front:
 
         def bytes_of_three_steps() -> int:
             before = network.hosts[0].sent_bytes()
@@ -202,7 +202,7 @@ def test_single_steps_send_only_what_was_changed_and_lose_nothing_between_them(n
 
 @pytest.mark.long
 def test_a_node_that_is_lost_between_the_calls_of_a_block_is_named_with_what_is_kept(network):
-    with OverHosts(DENSE, network.spec(hosts=network.hosts[:2]), lost_after=LOST_AFTER) as hosts:
+    with OverHosts(DENSE, network.pair(), lost_after=LOST_AFTER) as hosts:
         hosts.compile("adam", "PartitionedPS")
 
         def steps(first: int, last: int) -> None:
@@ -279,7 +279,7 @@ def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(net
     bad[-1] = 99  # on the last host's slice
     alone = seeded(choosy)
     model = seeded(choosy)
-    with DistributedModel(model, network.spec(hosts=network.hosts[:2])) as front:
+    with DistributedModel(model, network.pair()) as front:
         front.compile(keras.optimizers.Adam(name="adam"), "mse", strategy=strategy)
         for either in (alone, front):
             either.fit(x, y, batch_size=6, verbose=0, shuffle=False)
@@ -300,7 +300,7 @@ def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(net
 def test_a_silent_host_is_awaited_by_name_before_it_is_lost(network, caplog):
     """The cut is mended after the host was named, and the training ends as it would have."""
     host = network.hosts[1]
-    with OverHosts(DENSE, network.spec(cpus=[1, 1], hosts=network.hosts[:2])) as hosts:
+    with OverHosts(DENSE, network.pair()) as hosts:
         expected = hosts.train("sgd", "PS", DATA, batch_size=BATCH, epochs=1)
         cut = []
 

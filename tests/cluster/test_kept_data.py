@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -15,16 +12,14 @@ import tensorflow as tf
 from autodist_core.runtime import KEPT_VARIABLE, sent_arrays
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from autodist_keras.callbacks import Resume
-from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.conftest import OF_KERAS
+from tests.cluster.hurting import kill
+from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, part
 from tests.support.compare import assert_equally_trained
-from tests.support.made_data import untuned
+from tests.support.made_data import learning, untuned
 from tests.support.models import DENSE, dense_data
-from tests.support.training import SEED, run, seeded, train_plain, trained
-from tests.support.waiting import until
+from tests.support.training import SEED, seeded, trained
 
-pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
+pytestmark = LONG_TRAININGS
 FED = "fed each step"
 
 
@@ -48,13 +43,7 @@ def everything(front, model):
 
 
 def test_kept_arrays_train_as_one_device(network):
-    """A strategy that splits variables, and one with a server, on two hosts of which one has two replicas."""
-    expected = train_plain(DENSE, everything)
-    with OverHosts(DENSE, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
-        for builder in ("PartitionedAR", "PS"):
-            hosts.compile("adam", builder)
-            assert_equally_trained(expected, run(everything, hosts.front, hosts.model))
-    assert nothing_left(network) == []
+    assert_equal_over_a_pair(network, DENSE, everything)
 
 
 def images(count=600):
@@ -73,12 +62,6 @@ class Made(keras.utils.PyDataset):
         return np.ones((4, 500)), np.zeros((4, 1))
 
 
-def small():
-    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(1, name="dense")])
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    return model
-
-
 def sent_by_fits(network, front, x, y, **options):
     """The bytes that the chief has sent to other hosts during a fit."""
     before = network.hosts[0].sent_bytes()
@@ -89,7 +72,7 @@ def sent_by_fits(network, front, x, y, **options):
 def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
     """Where they may not be kept, half of them travel in each epoch. The next fit sends its own arrays."""
     x, y = images()
-    with DistributedModel(seeded(small), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+    with DistributedModel(seeded(learning), network.pair(), AllReduce()) as front:
         monkeypatch.setenv(KEPT_VARIABLE, "1000000")
         assert sent_by_fits(network, front, x, y) > 3 * x.nbytes
         assert f"{FED}: it has 2.3 MiB, and machines keep 976.6 KiB at most" in str(front.plan())
@@ -119,10 +102,10 @@ def test_the_log_says_how_far_a_long_sending_is(network, monkeypatch, caplog):
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(60)
     network.hosts[0].shape("5mbit")
     try:
-        with DistributedModel(seeded(small), network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+        with DistributedModel(seeded(learning), network.pair(), AllReduce()) as front:
             front.fit(x, y, batch_size=60, epochs=3, verbose=0, shuffle=False)
             arrays = front.model.get_weights()
-            front.model.set_weights(seeded(small).get_weights())
+            front.model.set_weights(seeded(learning).get_weights())
             front.fit(untuned(dataset), epochs=3, verbose=0, shuffle=False)
             for expected, actual in zip(arrays, front.model.get_weights(), strict=True):
                 np.testing.assert_allclose(actual, expected, rtol=1e-12)
@@ -136,22 +119,18 @@ def test_the_log_says_how_far_a_long_sending_is(network, monkeypatch, caplog):
 def test_a_machine_that_was_lost_gets_the_arrays_again(network):
     """Also if the user has written to the arrays in the meantime, which no epoch sees."""
     x, y = images(120)
-    model = seeded(small)
+    model = seeded(learning)
     settings = {"batch_size": 50, "verbose": 0, "epochs": 4}
     keras.utils.set_random_seed(SEED)
     model.fit(x, y, **settings)
-    expected, spec = trained(model), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    expected, spec = trained(model), network.pair(1, 2)
 
     def spoil(batch, logs):
         if model.optimizer.iterations.numpy() == 5:
             x[:] = 0.0
-            host = network.hosts[1]
-            found = [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
-            for pid in found:
-                os.kill(pid, signal.SIGKILL)
-            until(lambda: not {pid for pid, _ in host.processes()} & set(found))
+            kill(network.hosts[1])
 
-    model = seeded(small)
+    model = seeded(learning)
     with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
         keras.utils.set_random_seed(SEED)
         front.fit(x, y, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=spoil)], **settings)
@@ -160,39 +139,22 @@ def test_a_machine_that_was_lost_gets_the_arrays_again(network):
     assert_equally_trained(expected, trained(model))
 
 
-class Ended(Exception):
-    """Ends a training, as a signal would."""
-
-
 @pytest.mark.parametrize("kept_first", [True, False], ids=["from kept to fed", "from fed to kept"])
 def test_a_training_goes_on_on_other_machines(network, tmp_path, kept_first):
     """A saved position is one in row numbers or in batches, and so is that of the training that goes on."""
     x, y = images(120)
     settings = {"batch_size": 50, "verbose": 0, "epochs": 4}
-    hosts = network.spec(cpus=[1, 2], hosts=network.hosts[:2])
-    here = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
+    hosts, here = network.pair(1, 2), {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
 
-    def part(spec, ends=False):
-        """One program's part of the training: the model as it is afterwards, and the plan."""
-        model = seeded(small)
+    def train(front, callbacks):
+        front.fit(x, y, callbacks=callbacks, **settings)
 
-        def end(batch, logs):
-            if ends and model.optimizer.iterations.numpy() == 5:
-                raise Ended
-
-        keras.utils.set_random_seed(SEED)
-        with DistributedModel(model, spec, "PS") as front:
-            callbacks = [Resume(tmp_path, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=end)]
-            with pytest.raises(Ended) if ends else nullcontext():
-                front.fit(x, y, callbacks=callbacks, **settings)
-            return model, str(front.plan())
-
-    model = seeded(small)
+    model = seeded(learning)
     keras.utils.set_random_seed(SEED)
     model.fit(x, y, **settings)
     first, then = (hosts, here) if kept_first else (here, hosts)
-    _, before = part(first, ends=True)
-    later, plan = part(then)
+    _, before = part(learning, first, tmp_path, train, ends=5)
+    later, plan = part(learning, then, tmp_path, train)
     assert_equally_trained(trained(model), trained(later))
     assert ("sent once to each machine" in before) == kept_first
     assert ("fed each step: so it was when the state was saved" in plan) != kept_first

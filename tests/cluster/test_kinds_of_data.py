@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.cluster.test_data_pipelines import FED, ON_MACHINES, untuned
-from tests.conftest import OF_KERAS
-from tests.support.compare import assert_equally_trained
+from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair
+from tests.cluster.test_data_pipelines import FED, ON_MACHINES
+from tests.support.made_data import untuned
 from tests.support.models import Data, ReferenceModel
-from tests.support.training import SEED, run, train_plain
+from tests.support.training import SEED
 
-pytestmark = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-]  # fmt: skip
+pytestmark = LONG_TRAININGS
 WORDS = ["", "one", "three", "é", "a longer word", "x" * 30]
 
 
@@ -101,11 +96,5 @@ def travelling(front, model):
 
 
 def test_data_of_all_kinds_trains_as_on_one_device(network):
-    """On two hosts, of which one has two replicas."""
     for reference, program in ((STRINGS, kept), (ALL, travelling)):
-        expected = train_plain(reference, program, built=False)
-        with OverHosts(reference, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
-            for builder in ("PartitionedAR", "PS"):
-                hosts.compile("adam", builder)
-                assert_equally_trained(expected, run(program, hosts.front, hosts.model))
-    assert nothing_left(network) == []
+        assert_equal_over_a_pair(network, reference, program, built=False)

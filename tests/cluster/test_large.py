@@ -39,6 +39,6 @@ def test_it_trains_and_goes_on_and_plain_keras_loads_its_checkpoint(tmp_path: Pa
 
 @pytest.mark.long
 def test_it_trains_over_two_hosts(network, tmp_path: Path):
-    spec = json.dumps(network.spec(hosts=network.hosts[:2]))
+    spec = json.dumps(network.pair())
     assert_equal("hosts", tmp_path, spec, HOME=str(network.home))
     assert nothing_left(network) == []

@@ -24,6 +24,7 @@ from tests.cluster.leftovers import assert_nothing_came, running
 from tests.cluster.refusals import occupied, refusal, spec, tool
 from tests.network.lan import ROOT
 from tests.network.namespaces import NetworkError
+from tests.support.models import stacked
 from tests.support.waiting import HANGS, until
 
 OTHER_PYTHON = next(
@@ -222,8 +223,7 @@ def test_what_this_machine_alone_can_tell_is_refused_before_the_loop_begins(
             node["chief"] = position == value
     else:
         monkeypatch.setenv(name, value)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((3,)), keras.layers.Dense(1))
     with DistributedModel(model, content) as front:
         for loop in (front.fit, front.evaluate):
             with pytest.raises((LaunchError, ResourceSpecError), match=message.format(*addresses)):

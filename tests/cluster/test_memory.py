@@ -59,7 +59,7 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch):
     alone, model, of_one, measures = made(), made(), Measures(), Measures()
     options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
     alone.fit(x, y, callbacks=[of_one], **options)
-    with DistributedModel(model, network.spec(hosts=network.hosts[:2]), "AllReduce") as dm:
+    with DistributedModel(model, network.pair(), "AllReduce") as dm:
         dm.fit(x, y, callbacks=[measures], **options)
         assert len(measures.found) == 4
         # The agents have described their machines.

@@ -77,7 +77,7 @@ def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel,
     monkeypatch.setenv("HOME", str(network.home))
     manager, client = kernel
     run(client, f"import os; os.environ['HOME'] = {str(network.home)!r}")
-    assert run(client, SETUP.format(spec=network.spec(hosts=network.hosts[:2]))) == "ready 8\n"
+    assert run(client, SETUP.format(spec=network.pair())) == "ready 8\n"
     assert run(client, LONG, manager.interrupt_kernel) == "training\nKeyboardInterrupt"
     assert run(client, AGAIN) == "again\n"
     manager.shutdown_kernel(now=True)

@@ -16,7 +16,7 @@ from tests.cluster.over_hosts import nothing_left
 @pytest.mark.long
 def test_a_training_over_two_hosts_that_is_killed_twenty_times(network, tmp_path: Path):
     """By SIGKILL at random moments: the program, its agent here, the agent there. Each start has agents of its own."""
-    cluster = network.spec(hosts=network.hosts[:2]), network.hosts[1].pid
+    cluster = network.pair(), network.hosts[1].pid
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.support.killed", str(tmp_path), "20", "hosts"]
     done = subprocess.run(
         command, input=json.dumps(cluster), capture_output=True, text=True, timeout=900,

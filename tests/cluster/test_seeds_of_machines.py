@@ -12,16 +12,15 @@ import tensorflow as tf
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
-from tests.cluster.hurting import agents, kill
-from tests.conftest import OF_KERAS
+from tests.cluster.hurting import kill
+from tests.cluster.over_hosts import LONG_TRAININGS
 from tests.support.compare import assert_equally_trained
+from tests.support.ended import Killed
+from tests.support.ended import kill as end_before
 from tests.support.made_data import learning, made, untuned
 from tests.support.training import SEED, seeded, trained
 
-pytestmark = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-]  # fmt: skip
+pytestmark = LONG_TRAININGS
 EPOCHS = {"epochs": 2, "verbose": 0, "shuffle": False}
 
 
@@ -74,7 +73,7 @@ def plan_says(front, words):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fit_runs_on_the_machines(network, folder, kind):
     """Three fits on one dataset. The last one has validation data, too."""
-    plain, model, spec = seeded(learning), seeded(learning), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    plain, model, spec = seeded(learning), seeded(learning), network.pair(1, 2)
     dataset = batches(kind, folder)
     for _ in range(2):
         plain.fit(dataset, **EPOCHS)
@@ -96,7 +95,7 @@ def test_a_cache_of_drawn_elements_is_fed_in_a_second_fit(network):
         keras.utils.set_random_seed(SEED)
         return untuned(numbers(0, 60).cache().shuffle(20).map(made).batch(15))
 
-    plain, model, spec = seeded(learning), seeded(learning), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    plain, model, spec = seeded(learning), seeded(learning), network.pair(1, 2)
     dataset = cached()
     for _ in range(2):
         plain.fit(dataset, **EPOCHS)
@@ -111,34 +110,26 @@ def test_a_cache_of_drawn_elements_is_fed_in_a_second_fit(network):
     assert_equally_trained(trained(plain), trained(model))
 
 
-class Ended(Exception):
-    """Ends a training, as a signal would."""
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_goes_on_on_the_machines(network, folder, tmp_path_factory, kind):
     """After the end of the program, and after the loss of a machine, both in the middle of an epoch."""
-    plain, spec = seeded(learning), network.spec(cpus=[1, 2], hosts=network.hosts[:2])
+    plain, spec = seeded(learning), network.pair(1, 2)
     saved = tmp_path_factory.mktemp("saved")
     plain.fit(batches(kind, folder), **EPOCHS | {"epochs": 3})
     lost = []
 
-    def part(model, ends):
+    def part(model, *ends):
         def hurt(batch, logs):
-            if ends and model.optimizer.iterations.numpy() == 6:
-                raise Ended
-            if not ends and model.optimizer.iterations.numpy() == 8:
-                lost.append(agents(network.hosts[1]))
-                kill(network.hosts[1])
+            if model.optimizer.iterations.numpy() == 8:
+                lost.extend(kill(network.hosts[1]))
 
         with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
-            callbacks = [Resume(saved, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=hurt)]
-            with pytest.raises(Ended) if ends else nullcontext():
+            callbacks = [Resume(saved, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=hurt), *ends]
+            with pytest.raises(Killed) if ends else nullcontext():
                 front.fit(batches(kind, folder), callbacks=callbacks, **EPOCHS | {"epochs": 3})
             assert plan_says(front, "each machine runs"), str(front.plan())
 
-    part(seeded(learning), True)
-    part(model := seeded(learning), False)
+    part(seeded(learning), end_before(6))
+    part(model := seeded(learning))
     assert len(lost) == 1
-    assert lost[0]
     assert_equally_trained(trained(plain), trained(model))

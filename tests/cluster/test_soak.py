@@ -65,7 +65,7 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, tuple[
 def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
     data = dense_data(24)
-    with OverHosts(DENSE, network.spec(hosts=network.hosts[:2])) as hosts:
+    with OverHosts(DENSE, network.pair()) as hosts:
         hosts.compile("adam", "AllReduce")
         before = {}
         for count in range(WARM + MORE):
@@ -82,7 +82,7 @@ def test_clusters_that_come_and_go_leave_nothing(network, monkeypatch):
     data = dense_data(24)
     counts = []
     for _ in range(3):
-        with OverHosts(DENSE, network.spec(hosts=network.hosts[:2])) as hosts:
+        with OverHosts(DENSE, network.pair()) as hosts:
             hosts.compile("adam", "PS")
             hosts.front.fit(data.x, data.y, batch_size=8, verbose=0)
         assert nothing_left(network) == []

@@ -16,15 +16,12 @@ import tensorflow as tf
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.hurting import agents
-from tests.conftest import OF_KERAS
+from tests.cluster.over_hosts import LONG_TRAININGS
 from tests.support.compare import assert_equally_trained
 from tests.support.training import seeded, trained
 from tests.support.waiting import until
 
-pytestmark = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-]  # fmt: skip
+pytestmark = LONG_TRAININGS
 WIDTH, ROWS, BAD = 3, 4, 202
 
 
@@ -91,7 +88,7 @@ def test_ctrl_c_leaves_a_machine_whose_file_never_comes(network, files, caplog):
             begun.append(batch)
 
     begun, pressed, ended, presser = [], [], threading.Event(), threading.Thread(target=press)
-    with DistributedModel(distributed, network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+    with DistributedModel(distributed, network.pair(), AllReduce()) as front:
         presser.start()
         with pytest.raises(KeyboardInterrupt):
             front.fit(batches(files), verbose=0, shuffle=False, callbacks=[Begun()])
@@ -111,7 +108,7 @@ def test_a_file_that_one_machine_does_not_have_is_an_error_of_the_data(network, 
     """It is not taken for a fault of the network, after which the machines are started again."""
     network.hosts[1].file(files[BAD]).unlink()
     distributed = seeded(model)
-    with DistributedModel(distributed, network.spec(hosts=network.hosts[:2]), AllReduce()) as front:
+    with DistributedModel(distributed, network.pair(), AllReduce()) as front:
         found = rf"^{network.hosts[1].address}: the data pipeline of this machine raised an error: .*{files[BAD]}"
         with pytest.raises(tf.errors.NotFoundError, match=found):
             front.fit(batches(files), verbose=0, shuffle=False)

@@ -19,7 +19,7 @@ from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.front.test_batch_kinds import KINDS, epochs_of
 from tests.support.compare import assert_equally_trained
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, stacked
 from tests.support.once import once
 from tests.support.strategies import BUILDERS, strategy_named
 from tests.support.training import QUIET, compiled, plain, run, train_distributed, train_plain
@@ -100,9 +100,7 @@ def test_the_same_program_on_one_device_on_two_replicas_and_over_two_hosts(lan):
 def _wide() -> keras.Model:
     """Kernels of 5.6 and 2 MB, which come home in parts."""
     layers = [keras.layers.Dense(512, activation="tanh"), keras.layers.Dense(500), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input((1373,)), *layers])
-    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
-    return model
+    return stacked(keras.Input((1373,)), *layers, optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
 
 
 def _wide_steps(front, model):
@@ -189,7 +187,7 @@ assert_same(*({str(at): value for at, value in enumerate(end.values())} for end 
 def test_other_hosts_use_onednn_where_the_program_does(lan):
     """The session fuses operations as the program's host can compute them; here they do not choose oneDNN alike."""
     done = subprocess.run(
-        [sys.executable, "-c", NORMALIZES], input=json.dumps(lan.spec(hosts=lan.hosts[:2])), capture_output=True,
+        [sys.executable, "-c", NORMALIZES], input=json.dumps(lan.pair()), capture_output=True,
         text=True, timeout=120, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -50,7 +50,7 @@ def test_two_trainings_on_the_same_hosts_and_ports(network, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
     monkeypatch.setenv("AUTODIST_PORTS", "24000-24003")
     before, together = running(network), threading.Barrier(2, timeout=60)
-    spec = network.spec(hosts=network.hosts[:2])
+    spec = network.pair()
     with OverHosts(DENSE, spec) as one, OverHosts(DENSE, spec) as other, ThreadPoolExecutor(2) as threads:
         trainings = [
             threads.submit(hosts.train, *run, callbacks=[InStep(together)])
@@ -63,7 +63,7 @@ def test_two_trainings_on_the_same_hosts_and_ports(network, monkeypatch):
 
 def test_a_server_takes_no_graph_for_another_cluster_on_the_same_hosts(network, monkeypatch):
     monkeypatch.setenv("HOME", str(network.home))
-    spec = ResourceSpec(network.spec(hosts=network.hosts[:2]))
+    spec = ResourceSpec(network.pair())
     with ThreadPoolExecutor(2) as threads:
         own, others = threads.map(Cluster.start, (spec, spec))
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import DENSE, dense_data
 from tests.support.training import assert_equal_training
 
 
@@ -27,30 +27,7 @@ def test_sizes(examples: int, batch: int, replicas: int, share: bool):
     assert_equal_training(DENSE, replicas=replicas, share_memory=share, data=dense_data(examples), batch_size=batch)
 
 
-def test_statistics_of_replicas_without_examples_do_not_count():
-    assert_equal_training(BY_NAME["convolution"], optimizer="momentum", strategy="PS", replicas=3, batch_size=10)
-
-
-def test_sparse_rows_of_a_batch_smaller_than_the_number_of_replicas():
-    reference = BY_NAME["embedding"]
-    assert_equal_training(reference, optimizer="adagrad", strategy="AllReduce", replicas=3, batch_size=2, epochs=1)
-
-
 def test_sample_weights_that_differ_between_replicas():
     data = dense_data()
     weights = np.linspace(0.0, 3.0, len(data.x)) ** 2
     assert_equal_training(DENSE, replicas=3, data=type(data)(data.x, data.y, weights))
-
-
-@pytest.mark.long
-def test_sample_weights_of_several_outputs():
-    reference = BY_NAME["heads"]
-    data = reference.data()
-    weights = {"score": np.linspace(0, 2, len(data.y["score"])), "label": np.linspace(3, 1, len(data.y["score"]))}
-    assert_equal_training(reference, data=type(data)(data.x, data.y, weights))
-
-
-@pytest.mark.long
-def test_class_weights():
-    class_weight = {0: 0.5, 1: 1.0, 2: 4.0}
-    assert_equal_training(BY_NAME["convolution"], optimizer="sgd", replicas=2, class_weight=class_weight)

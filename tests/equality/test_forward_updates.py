@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.strategy import PS
-from tests.support.models import dense_data
+from tests.support.models import dense_data, stacked
 from tests.support.steps import Adversarial, OwnStep
 from tests.support.strategies import BUILDERS
 from tests.support.training import QUIET, assert_equal_training, compiled, distributed
@@ -146,9 +146,7 @@ class Noisy(layers.Dense):
 @pytest.mark.parametrize("kind", [Moving, Counting, Noisy])
 def test_weights_that_are_not_the_same_on_all_replicas_are_refused(kind: type):
     def build():
-        model = keras.Sequential([keras.Input((5,)), kind(1, name="out")])
-        model.compile("sgd", "mse")
-        return model
+        return stacked(keras.Input((5,)), kind(1, name="out"))
 
     data = dense_data()
     words = "'out/kernel' is written outside an optimizer"
@@ -160,9 +158,7 @@ def test_weights_that_are_not_the_same_on_all_replicas_are_refused(kind: type):
 def test_weights_that_an_evaluation_writes(strategy: str):
     """A server would not get what the replicas write there. With all-reduce each replica writes its own, alike."""
     def build():
-        model = keras.Sequential([keras.Input((5,)), AlwaysDecaying(1, name="out")])
-        model.compile("sgd", "mse")
-        return model
+        return stacked(keras.Input((5,)), AlwaysDecaying(1, name="out"))
 
     def program(front, model):
         data = dense_data()

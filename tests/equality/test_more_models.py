@@ -205,28 +205,6 @@ def test_two_models_that_share_layers_and_an_optimizer():
     assert_same_numbers(program, replicas=3)
 
 
-class _Workers(keras.utils.PyDataset):
-    """Batches that threads prepare ahead."""
-
-    def __init__(self):
-        super().__init__(workers=2, use_multiprocessing=False)
-        self.data = dense_data()
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        rows = slice(BATCH * index, BATCH * (index + 1))
-        return self.data.x[rows], self.data.y[rows]
-
-
-def test_batches_from_threads():
-    def program(front, model):
-        return front.fit(_Workers(), epochs=2, shuffle=False, verbose=0).history
-
-    assert_equal_training(DENSE, program, replicas=3, share_memory=True)
-
-
 MIXED = [("mixed_bfloat16", False, 4e-2), ("mixed_float16", True, 4e-3)]
 
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from tests.support.models import Data, ReferenceModel, dense_data
 from tests.support.plans import notes_of
-from tests.support.steps import Adversarial
+from tests.support.steps import Adversarial, OwnStep
 from tests.support.training import assert_equal_training, distributed, seeded
 
 
@@ -136,6 +136,28 @@ def test_two_optimizers_have_no_note():
     model.compile("sgd", keras.optimizers.SGD(0.1), jit_compile=False)
     with distributed(model) as front:
         assert "is the model's own" not in front.plan(random.normal(size=(16, 3)), random.normal(size=(16, 4)))
+
+
+class OfAList(OwnStep):
+    """Its optimizer is deep in a container."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+        variables = self.trainable_variables
+        self.chosen["deep"][0].apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss, "rows": tf.shape(x)[0]}
+
+
+def test_an_optimizer_deep_in_a_container_is_found():
+    def build() -> keras.Model:
+        model = OfAList()
+        model.chosen = {"deep": [keras.optimizers.Adam(0.01)]}
+        model.compile(jit_compile=False)
+        return model
+
+    assert "rows" in assert_equal_training(build, data=dense_data()).result
 
 
 def test_what_is_neither_a_sum_nor_a_mean_is_named(caplog):

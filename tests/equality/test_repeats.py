@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.models import DENSE
+from tests.support.models import DENSE, even_data
 from tests.support.training import QUIET, compiled, distributed
 
-TRAININGS = 3
+TRAININGS = 2
 
 
 @pytest.mark.parametrize(("strategy", "share_memory"), [("PS", None), ("AllReduce", False), ("PartitionedPS", False)])
 def test_trainings_repeat(strategy: str, share_memory: bool | None):
     """Four replicas: sums of more than two tensors have an order, and it must be the same each time."""
-    data, ends = DENSE.data(), []
+    data, ends = even_data(), []
     for _ in range(TRAININGS):
         model = compiled(DENSE, "adam")
         with distributed(model, strategy, replicas=4, share_memory=share_memory) as front:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named
-from tests.support.models import BATCH, DENSE, even_data
+from tests.support.models import BATCH, DENSE, even_data, stacked
 from tests.support.training import (
     QUIET,
     assert_equal_training,
@@ -196,9 +196,7 @@ def test_what_does_not_fit_is_refused_before_training_as_keras_refuses_it(of: st
         return re.sub(r"data_\d|input_\d|\?|4", "_", str(error.value))
 
     def model():
-        made = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="out")], name="small")
-        made.compile("sgd", "mse", jit_compile=False)
-        return made
+        return stacked(keras.Input((3,)), keras.layers.Dense(1, name="out"), name="small", jit_compile=False)
 
     with distributed(model()) as front:
         assert refusal(front) == refusal(model())

@@ -15,16 +15,28 @@ from autodist_core.errors import CaptureError, ResourceSpecError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
-from tests.support.models import DENSE, dense_data
+from tests.support.models import DENSE, dense_data, stacked
 from tests.support.training import QUIET, compiled, distributed, seeded
 
 # What is wrapped, and on what
 
 
-@pytest.mark.parametrize("thing", [None, "model.keras", 3, keras.layers.Dense(1)], ids=["none", "path", "int", "layer"])
-def test_what_is_no_model(thing):
-    with pytest.raises(TypeError, match=r"(?s)keras.Model.*[Rr]eceived"):
-        DistributedModel(thing, ResourceSpec.local(cpus=2))
+SPEC = ResourceSpec.local(cpus=2)
+WRONG = [
+    *((lambda model, thing=thing: DistributedModel(thing, SPEC), r"(?s)keras.Model.*[Rr]eceived")
+      for thing in (None, "model.keras", 3, keras.layers.Dense(1))),
+    *((lambda model, spec=spec: DistributedModel(model, spec), "(?i)spec") for spec in (3, ["cluster.yml"], object())),
+    (lambda model: DistributedModel(model, "no_such_cluster.yml"), r"no_such_cluster\.yml"),
+    (lambda model: DistributedModel(model, SPEC, strategy="AllReduse").plan(), "(?s)AllReduse.*AllReduce"),
+    (lambda model: DistributedModel(model, SPEC, strategy=42).plan(), "(?i)strategy"),
+    (lambda model: DistributedModel(DistributedModel(model, SPEC), SPEC), "DistributedModel"),
+]  # fmt: skip
+
+
+def test_what_is_no_model_no_cluster_or_no_strategy():
+    for wrap, words in WRONG:
+        with pytest.raises((TypeError, ValueError), match=words):
+            wrap(compiled(DENSE))
 
 
 SAID = {
@@ -63,17 +75,6 @@ def test_an_error_says_what_to_write(case, tmp_path, monkeypatch):
     assert str(caught.value).replace(str(tmp_path), "HERE") == message
 
 
-@pytest.mark.parametrize("spec", [3, ["cluster.yml"], object()], ids=["int", "list", "object"])
-def test_what_is_no_spec(spec):
-    with pytest.raises((TypeError, ValueError), match=r"(?i)spec"):
-        DistributedModel(compiled(DENSE), spec)
-
-
-def test_a_spec_file_that_is_missing_is_named():
-    with pytest.raises((OSError, ValueError), match=r"no_such_cluster\.yml"):
-        DistributedModel(compiled(DENSE), "no_such_cluster.yml")
-
-
 def test_a_spec_with_more_gpus_than_the_machine_has():
     spec = ResourceSpec({"nodes": [{"address": "localhost", "chief": True, "gpus": [0, 1, 17]}]})
     data = dense_data()
@@ -95,16 +96,6 @@ def test_a_spec_with_more_gpus_than_the_machine_has():
     assert_same(before, named(model.weights), tolerance=0.0)
 
 
-def test_a_strategy_that_nobody_knows_suggests_the_nearest():
-    with pytest.raises((TypeError, ValueError), match=r"(?s)AllReduse.*AllReduce"):
-        DistributedModel(compiled(DENSE), ResourceSpec.local(cpus=2), strategy="AllReduse").plan()
-
-
-def test_a_strategy_of_a_wrong_type():
-    with pytest.raises((TypeError, ValueError), match=r"(?i)strategy"):
-        DistributedModel(compiled(DENSE), ResourceSpec.local(cpus=2), strategy=42).plan()
-
-
 def test_a_wrapper_keeps_its_model_and_a_compile_that_fails_its_strategy():
     model = compiled(DENSE)
     with distributed(model, strategy=AllReduce()) as front:
@@ -115,15 +106,9 @@ def test_a_wrapper_keeps_its_model_and_a_compile_that_fails_its_strategy():
         assert front.model is model and isinstance(front.strategy, AllReduce)
 
 
-def test_a_wrapper_of_a_wrapper():
-    with distributed(compiled(DENSE)) as front, pytest.raises((TypeError, ValueError), match="DistributedModel"):
-        distributed(front)
-
-
 def test_other_sizes_than_the_model_has_are_refused_after_a_fit():
     x, y = tf.ones((8, 4)), tf.ones((8, 3))
-    model = keras.Sequential([keras.layers.Dense(3)])
-    model.compile("sgd", "mse")
+    model = stacked(keras.layers.Dense(3))
     with distributed(model) as front:
         front.fit(x, y, **QUIET)
         before = named(model.weights)
@@ -153,15 +138,34 @@ def test_a_closed_wrapper_starts_anew_from_the_models_state():
 # What is missing
 
 
-def test_fit_without_compile_is_kerass_own_error():
-    data = dense_data()
-    with distributed(seeded(DENSE.build)) as front, pytest.raises(ValueError, match=r"compile"):
-        front.fit(data.x, data.y, **QUIET)
+UNCOMPILED = r"'dense' is not compiled.* Call compile\(\)"
+NO_OPTIMIZER = r"'dense' was compiled without an optimizer\. Call compile\(optimizer="
+MISSING = {
+    "compile": (None, {"fit": "compile", "plan": UNCOMPILED, "verify": UNCOMPILED}),
+    "optimizer": (
+        {"optimizer": None, "loss": "mse"}, {"fit": "(?i)optimizer", "plan": NO_OPTIMIZER, "verify": NO_OPTIMIZER},
+    ),
+    "loss": ({"optimizer": "sgd"}, {"fit": "No loss to compute"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_what_is_missing_is_asked_for(what: str):
+    """What `fit` says is Keras's own error."""
+    arguments, said = MISSING[what]
+    data, model = dense_data(), seeded(DENSE.build)
+    before = named(model.weights)
+    with distributed(model) as front:
+        if arguments is not None:
+            front.compile(**arguments, jit_compile=False)
+        for call, words in said.items():
+            with pytest.raises(ValueError, match=words):
+                getattr(front, call)(data.x, data.y)
+    assert_same(before, named(model.weights), tolerance=0.0)
 
 
 def test_the_plan_of_an_unbuilt_model_asks_for_data():
-    model = keras.Sequential([keras.layers.Dense(1, name="out")], name="unbuilt")
-    model.compile("sgd", "mse")
+    model = stacked(keras.layers.Dense(1, name="out"), name="unbuilt")
     with distributed(model) as front, pytest.raises(ValueError, match=r"(?s)not.*built.*(build|shape|data|fit)"):
         front.plan()
 
@@ -172,25 +176,16 @@ def test_the_plan_of_arrays_without_targets_asks_for_them():
         front.plan(dense_data().x)
 
 
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("given", [[[0.0] * 5], iter(()), None])
-def test_the_plan_of_what_is_no_batch(given, trained: bool):
+def test_the_plan_of_what_is_no_batch():
     data = dense_data()
-    received = rf"Received: x of type {type(given).__name__}, y of type NoneType\."
     with distributed(compiled(DENSE)) as front:
-        if trained:
-            front.fit(data.x, data.y, **QUIET)
-        with pytest.raises(TypeError, match=rf"^plan\(x, y\): expected the arrays of one batch.*{received}"):
-            front.plan(given)
-
-
-@pytest.mark.parametrize("use", ["plan", "verify"])
-def test_what_needs_an_optimizer_asks_for_one(use: str):
-    data, model = dense_data(), seeded(DENSE.build)
-    model.compile(None, "mse")
-    asks = pytest.raises(ValueError, match=r"'dense' was compiled without an optimizer\. Call compile\(optimizer=")
-    with distributed(model) as front, asks:
-        getattr(front, use)(data.x, data.y)
+        for trained in (False, True):
+            if trained:
+                front.fit(data.x, data.y, **QUIET)
+            for given in ([[0.0] * 5], iter(()), None):
+                received = rf"Received: x of type {type(given).__name__}, y of type NoneType\."
+                with pytest.raises(TypeError, match=rf"^plan\(x, y\): expected the arrays of one batch.*{received}"):
+                    front.plan(given)
 
 
 def test_a_fixed_batch_size_is_refused_by_the_plan_as_by_fit():
@@ -202,30 +197,6 @@ def test_a_fixed_batch_size_is_refused_by_the_plan_as_by_fit():
         for call in (front.plan, front.fit):
             with pytest.raises(ValueError, match=r"'x' of model 'fixed' has a fixed batch size of 4"):
                 call(data.x, data.y)
-
-
-@pytest.mark.parametrize("use", ["plan", "verify"])
-def test_what_needs_a_training_step_asks_for_compile(use: str):
-    data = dense_data()
-    asks = pytest.raises(ValueError, match=r"'dense' is not compiled.* Call compile\(\)")
-    with distributed(seeded(DENSE.build)) as front, asks:
-        getattr(front, use)(data.x, data.y)
-
-
-def test_a_missing_optimizer():
-    data, model = dense_data(), seeded(DENSE.build)
-    before = named(model.weights)
-    with distributed(model) as front, pytest.raises(ValueError, match=r"(?i)optimizer"):
-        front.compile(optimizer=None, loss="mse", jit_compile=False)
-        front.fit(data.x, data.y, **QUIET)
-    assert_same(before, named(model.weights), tolerance=0.0)
-
-
-def test_a_missing_loss_is_kerass_own_error():
-    data = dense_data()
-    with distributed(seeded(DENSE.build)) as front, pytest.raises(ValueError, match="No loss to compute"):
-        front.compile("sgd", jit_compile=False)
-        front.fit(data.x, data.y, **QUIET)
 
 
 class OfEight(keras.Model):
@@ -345,13 +316,12 @@ def test_a_batch_smaller_than_the_number_of_replicas_is_mentioned(caplog, capsys
     assert re.search(r"(?s)batch.*2.*3 replicas|3 replicas.*batch.*2", text)
 
 
-@pytest.mark.parametrize("use", ["plan", "fit"])
-def test_a_single_replica_is_mentioned(caplog, capsys, use: str):
+def test_a_single_replica_is_mentioned(caplog, capsys):
     data = dense_data()
     with distributed(compiled(DENSE), replicas=1) as front:
-        calls = {"plan": lambda: print(front.plan()), "fit": lambda: front.fit(data.x, data.y, verbose=0)}
-        text = _said(caplog, capsys, calls[use])
-    assert "single replica: " in text
+        for use in (lambda: print(front.plan()), lambda: front.fit(data.x, data.y, verbose=0)):
+            caplog.clear()
+            assert "single replica: " in _said(caplog, capsys, use)
 
 
 # TensorFlow says so of the tf.data functions that Keras makes of arrays.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.models import DENSE, even_data
+from tests.support.models import DENSE, even_data, stacked
 from tests.support.training import assert_equal_training, distributed, seeded
 
 
@@ -69,9 +69,7 @@ def test_every_change_counts():
 
 def _small():
     layers = [keras.layers.Dense(4, "tanh", name="hidden"), keras.layers.Dense(1, name="head")]
-    model = keras.Sequential([keras.Input((6,)), *layers], name="small")
-    model.compile("sgd", "mse")
-    return model
+    return stacked(keras.Input((6,)), *layers, name="small")
 
 
 def _another_head(model):
@@ -126,9 +124,7 @@ def test_a_function_in_a_layer_is_evaluated_after_it_was_trained(tmp_path, saved
     def build():
         # The variables of a SavedModel have TensorFlow's names.
         layer = keras.layers.TFSMLayer(tmp_path, call_endpoint="serve", trainable=True) if saved else _Function()
-        model = keras.Sequential([keras.Input((6,)), layer, keras.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=["mae"])
-        return model
+        return stacked(keras.Input((6,)), layer, keras.layers.Dense(1), metrics=["mae"])
 
     def program(front, model):
         history = front.fit(x, y, batch_size=8, shuffle=False, verbose=0, validation_data=(x, y)).history

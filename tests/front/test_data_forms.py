@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_same
-from tests.support.models import BY_NAME, DENSE, Data, ReferenceModel, dense_data
+from tests.support.models import BY_NAME, DENSE, ReferenceModel, dense_data
 from tests.support.training import (
-    QUIET,
     assert_equal_training,
     distributed,
-    seeded,
-    train_distributed,
-    train_plain,
 )
 
 WEIGHTS = np.linspace(0.2, 2.0, 22)
@@ -60,6 +55,8 @@ FORMS = {
     ),
     "pydataset": lambda fit: fit(Batches(), shuffle=False),
     "generator": lambda fit: fit(_generator(), steps_per_epoch=3, shuffle=False),
+    "classes_weighted": lambda fit: fit(_dataset().map(lambda x, y, weight: (x, tf.cast(y > 0, tf.int64))),
+                                        class_weight={0: 0.2, 1: 3.0}, shuffle=False),
     "validation_data_weighted": lambda fit: fit(
         dense_data().x, dense_data().y, shuffle=False, validation_data=(dense_data(9).x, dense_data(9).y, WEIGHTS[:9])
     ),
@@ -90,26 +87,6 @@ def test_lists_and_dicts_of_inputs_in_a_dataset(name: str):
     assert_equal_training(reference, program, replicas=3)
 
 
-def test_class_weight_with_a_dataset():
-    reference = BY_NAME["convolution"]
-    flat = ReferenceModel(
-        "flat",
-        lambda: keras.Sequential(
-            [keras.Input((6, 6, 2), name="x"), keras.layers.Flatten(name="flat"), keras.layers.Dense(3, name="out")],
-            name="flat_model",
-        ),
-        reference.data,
-        reference.settings,
-    )
-
-    def program(front, model):
-        data = reference.data()
-        dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(7)
-        return front.fit(dataset, class_weight={0: 1.0, 1: 5.0, 2: 0.1}, epochs=2, shuffle=False, verbose=0).history
-
-    assert_equal_training(flat, program, replicas=3)
-
-
 @pytest.mark.long
 def test_sequences_whose_length_changes_from_batch_to_batch():
     reference = ReferenceModel(
@@ -135,36 +112,6 @@ def test_sequences_whose_length_changes_from_batch_to_batch():
         return front.fit(dataset, epochs=1, shuffle=False, verbose=0).history
 
     assert_equal_training(reference, program, replicas=3, built=False)
-
-
-def test_a_model_that_is_built_by_its_first_batch():
-    def build():
-        return keras.Sequential(
-            [keras.layers.Dense(6, activation="tanh", name="first"), keras.layers.Dense(1, name="out")], name="unbuilt"
-        )
-
-    assert not seeded(build).built
-
-    def program(front, model):
-        data = dense_data()
-        return front.fit(data.x, data.y, epochs=2, **QUIET).history
-
-    assert_equal_training(ReferenceModel("unbuilt", build, dense_data, DENSE.settings), program)
-
-
-def test_data_with_another_last_axis_is_kerass_own_error():
-    bad = Data(np.zeros((8, 4)), np.zeros((8, 1)))
-
-    def program(front, model):
-        before = model.get_weights()
-        with pytest.raises(ValueError, match=r"expected axis -1|expected shape|incompatible"):
-            front.fit(bad.x, bad.y, verbose=0)
-        return {"unchanged": [np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)]}
-
-    # A stock optimizer has its variables before the step is traced; Keras's has none where that fails.
-    expected, actual = train_plain(DENSE, program), train_distributed(DENSE, program)
-    assert_same(expected.weights, actual.weights)
-    assert all(expected.result.values()) and all(actual.result.values())
 
 
 def test_inputs_as_a_list_and_as_a_dict_are_different_batches():

@@ -13,7 +13,7 @@ from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, flat
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.steps import ComparesInInference
-from tests.support.training import QUIET, assert_equal_training, distributed, seeded
+from tests.support.training import assert_equal_training, distributed, seeded
 
 
 @pytest.mark.quick("1-2")
@@ -58,19 +58,6 @@ def test_outputs_of_names_that_look_alike_are_two():
         assert_same(expected, front.predict(x, verbose=0))
 
 
-def test_after_training_they_use_the_trained_weights():
-    def program(front, model):
-        data = dense_data()
-        front.fit(data.x, data.y, epochs=2, **QUIET)
-        return {
-            "evaluate": front.evaluate(data.x, data.y, batch_size=7, verbose=0, return_dict=True),
-            "predict": front.predict(data.x, batch_size=7, verbose=0),
-            "model": model(data.x),
-        }
-
-    assert_equal_training(DENSE, program, replicas=3)
-
-
 def test_batch_normalization_uses_its_moving_averages():
     reference = BY_NAME["convolution"]
 
@@ -81,34 +68,6 @@ def test_batch_normalization_uses_its_moving_averages():
                 "evaluate": front.evaluate(data.x, data.y, batch_size=7, verbose=0)}  # fmt: skip
 
     assert_equal_training(reference, program, built=False)
-
-
-def test_datasets_and_steps():
-    def program(front, model):
-        data = dense_data()
-        dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(6)
-        return {
-            "evaluate": front.evaluate(dataset, verbose=0, return_dict=True),
-            "two": front.evaluate(dataset.repeat(), steps=2, verbose=0, return_dict=True),
-            "predict": front.predict(dataset.map(lambda x, y: x), verbose=0),
-            "three": front.predict(data.x, batch_size=4, steps=3, verbose=0),
-        }
-
-    assert_equal_training(DENSE, program, replicas=3, built=False)
-
-
-def test_one_batch_at_a_time():
-    def program(front, model):
-        data = dense_data(9)
-        weights = np.linspace(0.5, 1.5, 9)
-        return {
-            "train": [front.train_on_batch(data.x, data.y, return_dict=True) for _ in range(3)],
-            "weighted": front.train_on_batch(data.x, data.y, sample_weight=weights),
-            "test": front.test_on_batch(data.x, data.y, return_dict=True),
-            "predict": front.predict_on_batch(data.x),
-        }
-
-    assert_equal_training(DENSE, program, replicas=2)
 
 
 def _predicts(**results) -> keras.Model:

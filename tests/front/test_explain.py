@@ -37,7 +37,7 @@ from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Throughput, Timeline
 from autodist_keras.reports import explain
 from tests.support.compare import assert_same, named
-from tests.support.models import DENSE, dense_data
+from tests.support.models import DENSE, dense_data, stacked
 from tests.support.training import QUIET, compiled, distributed
 
 
@@ -60,9 +60,7 @@ class Slow(keras.utils.PyDataset):
 
 def _model(width: int, layers: int) -> keras.Model:
     hidden = [keras.layers.Dense(width, activation="relu") for _ in range(layers)]
-    model = keras.Sequential([keras.Input((5,)), *hidden, keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
+    return stacked(keras.Input((5,)), *hidden, keras.layers.Dense(1))
 
 
 def test_a_slow_input_is_what_to_change_first_and_the_parts_add_up_to_the_time_of_a_step():

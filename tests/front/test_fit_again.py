@@ -18,7 +18,6 @@ from tests.support.training import (
     fit,
     plain,
     run,
-    seeded,
     train_plain,
     trained,
 )
@@ -27,13 +26,6 @@ from tests.support.training import (
 def _fit(front, epochs: int = 2, **options):
     data = even_data()
     return front.fit(data.x, data.y, epochs=epochs, **{**QUIET, **options}).history
-
-
-def test_a_second_fit_continues_where_the_first_ended():
-    def program(front, model):
-        return [_fit(front), _fit(front, batch_size=3)]
-
-    assert_equal_training(DENSE, program, replicas=3, strategy="PS")
 
 
 def test_fit_evaluate_and_single_batches_in_turn():
@@ -49,23 +41,15 @@ def test_fit_evaluate_and_single_batches_in_turn():
     assert_equal_training(DENSE, program)
 
 
-def test_compiling_again_keeps_weights_and_replaces_the_optimizer():
-    def program(front, model):
-        results = [_fit(front)]
-        front.compile(keras.optimizers.RMSprop(0.01, name="rms"), "mae", jit_compile=False)
-        return [*results, _fit(front)]
-
-    assert_equal_training(DENSE, program)
-
-
-def test_compiling_with_another_strategy_keeps_weights():
+def test_compiling_again_keeps_weights_and_replaces_the_optimizer_and_the_strategy():
     def program(front, model):
         results = [_fit(front)]
         before = named(model.weights)
-        if front is model:
-            front.compile(**DENSE.compile_arguments("adam"))
-        else:
-            front.compile(**DENSE.compile_arguments("adam"), strategy=PS())
+        front.compile(keras.optimizers.RMSprop(0.01, name="rms"), "mae", jit_compile=False)
+        assert_same(before, named(model.weights), tolerance=0.0)
+        results.append(_fit(front))
+        before = named(model.weights)
+        front.compile(**DENSE.compile_arguments("adam"), **({} if front is model else {"strategy": PS()}))
         assert_same(before, named(model.weights), tolerance=0.0)
         return [*results, _fit(front)]
 
@@ -80,14 +64,6 @@ def test_a_compiled_model_needs_no_compile(strategy):
         assert front.model is model
         actual = run(lambda front, model: fit(front, DENSE.data()), front, model)
     assert_equally_trained(plain(DENSE), actual)
-
-
-def test_weights_are_the_users_after_close():
-    model = compiled(DENSE)
-    with distributed(model) as front:
-        _fit(front)
-        inside = trained(model)
-    assert_equally_trained(inside, trained(model), tolerance=0.0)
 
 
 def test_afterwards_the_model_is_keras_again():
@@ -112,13 +88,3 @@ def test_methods_may_take_the_place_of_the_models_own(tmp_path):
         return [history, model.evaluate(data.x, data.y, verbose=0)]
 
     assert_equal_training(DENSE, program)
-
-
-def test_the_plan_names_every_variable_before_anything_runs():
-    model = seeded(DENSE.build)
-    with distributed(model) as front:
-        front.compile(**DENSE.compile_arguments("adam"), strategy=PS())
-        text = str(front.plan())
-    for variable in model.trainable_variables:
-        assert variable.path.removeprefix("dense/") in text
-    assert "2 replicas" in text and "ps(" in text

@@ -35,7 +35,8 @@ def cards(monkeypatch):
 
 
 @pytest.mark.parametrize(("parts", "ring", "builder"), [
-    ((2,), True, AllReduce), ((1, 1), False, PartitionedAR), ((1, 2), False, AllReduce), ((2, 1), True, PartitionedAR),
+    ((2,), True, AllReduce), ((1, 2), False, PartitionedAR),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (((1, 1), False, AllReduce), ((2, 1), True, AllReduce))),
 ], ids=str)  # fmt: skip
 def test_parts_of_one_card_use_no_nccl(cards, parts, ring, builder):
     cards(*parts)

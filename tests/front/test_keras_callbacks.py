@@ -34,7 +34,6 @@ from tests.support.training import (
 
 CALLBACKS = keras.callbacks
 X, Y = even_data().x, even_data().y
-WITH_NAN = np.where(np.arange(len(X))[:, None] == 9, np.nan, X)
 
 
 def _fit(front, *callbacks, x=X, epochs: int = 3, **options):
@@ -140,7 +139,9 @@ def _learning_rates(front, model):
     scheduled = [CALLBACKS.LearningRateScheduler(rate, verbose=1)
                  for rate in (lambda epoch: 0.1 / (epoch + 1), lambda epoch, rate: 0.5 * rate)]  # fmt: skip
     # A callback that is used again begins anew.
-    histories = [_fit(front, callback, epochs=4) for callback in (lowest, cooling, cooling, *scheduled)]
+    histories = [
+        _fit(front, callback, epochs=4, validation_data=None) for callback in (lowest, cooling, cooling, *scheduled)
+    ]
     schedule = keras.optimizers.schedules.CosineDecay(0.1, 3)
     front.compile(keras.optimizers.SGD(schedule), "mse", jit_compile=False)
     return histories, error_of(lambda: _fit(front, scheduled[0]))
@@ -182,7 +183,7 @@ def test_checkpoints(folders):
         counting = CALLBACKS.ModelCheckpoint(
             str(folder / "executions-{epoch}-{batch}.weights.h5"), save_freq=3, save_weights_only=True
         )
-        _fit(front, counting)
+        _fit(front, counting, epochs=2)
         return {path.name: _loaded(path) for path in sorted(folder.iterdir())}
 
     result = assert_equal_training(DENSE, program).result
@@ -248,16 +249,6 @@ def test_backup_and_restore_continues(folders):
     assert outcome.result["epochs/0"] == 2
 
 
-def test_a_callback_stops_training_in_the_middle_of_an_epoch():
-    def program(front, model):
-        def stop(batch, logs):
-            model.stop_training = batch == 1
-
-        return _fit(front, CALLBACKS.LambdaCallback(on_train_batch_end=stop))
-
-    assert_equal_training(DENSE, program, replicas=2)
-
-
 @pytest.mark.long
 def test_the_progress_bar_is_kerass(capsys):
     texts = []
@@ -303,37 +294,24 @@ def test_averages_of_weights_in_their_place():
     assert str(result["1"]).startswith("ValueError: SwapEMAWeights must be used when")
 
 
-@pytest.mark.long
-def test_nan_as_an_error():
-    """`TerminateOnNaN(raise_error=True)`: after the batch that has it, and without `on_train_end`."""
-    seen = []
+@pytest.mark.parametrize("raises", [False, pytest.param(True, marks=pytest.mark.long)], ids=["stops", "raises"])
+def test_nan_ends_a_training_in_the_middle_of_an_epoch(raises):
+    """The second batch has it, on replica 0 of two. An error comes without `on_train_end`."""
+    seen, x = [], np.where(np.arange(len(X))[:, None] == BATCH + 1, np.nan, X)
 
     def program(front, model):
         ends, batches = [], []
         counter = CALLBACKS.LambdaCallback(
             on_train_end=ends.append, on_train_batch_end=lambda batch, logs: batches.append(batch)
         )
-        said = error_of(lambda: _fit(front, CALLBACKS.TerminateOnNaN(raise_error=True), counter, x=WITH_NAN))
-        seen.append([said, ends, batches])
-        return {"": 0}
+        ending = CALLBACKS.TerminateOnNaN(**{"raise_error": True} if raises else {})
+        said = error_of(lambda: _fit(front, ending, counter, x=x, validation_data=None))
+        seen.append([said, len(ends), batches])
+        return {"stopped": model.stop_training}
 
-    train_plain(DENSE, program)
-    with distributed(compiled(DENSE)) as front:
-        program(front, front.model)
-    assert seen[0] == seen[1] and seen[0][1:] == [[], [0]] and "NaN" in seen[0][0]
-
-
-def test_terminate_on_nan_stops_at_the_same_batch():
-    def program(front, model):
-        batches = []
-        x = np.where(np.arange(len(X))[:, None] == 2 * BATCH + 1, np.nan, X)  # in the third batch, on replica 0 of two
-        counter = CALLBACKS.LambdaCallback(on_train_batch_end=lambda batch, logs: batches.append(batch))
-        _fit(front, CALLBACKS.TerminateOnNaN(), counter, x=x, validation_data=None)
-        return {"batches": batches, "stopped": model.stop_training}
-
-    expected = train_plain(DENSE, program)
-    assert [int(value) for name, value in expected.result.items() if "batches" in name] == [0, 1, 2]
-    assert_same(expected.everything, train_distributed(DENSE, program, strategy="AllReduce").everything)
+    assert_same(train_plain(DENSE, program).everything, train_distributed(DENSE, program).everything)
+    said, *found = seen[0]
+    assert seen[0] == seen[1] and found == ([0, [0]] if raises else [1, [0, 1]]) and ("NaN" in said) == raises
 
 
 class Summarized(keras.layers.Layer):

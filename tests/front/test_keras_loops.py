@@ -66,10 +66,12 @@ class InBatches(keras.utils.PyDataset):
 def _arguments_of_fit(front, model):
     seen = Recorder()
     fit = partial(front.fit, X, Y, callbacks=[seen], **QUIET)
-    listed = keras.callbacks.CallbackList([seen], add_history=True, model=model, epochs=1, steps=3)
+    logging = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(own=3.0))
+    listed = keras.callbacks.CallbackList([seen, logging], add_history=True, model=model, epochs=1, steps=3)
     calls = {
-        "validated in other batches": lambda: fit(validation_split=0.4, validation_batch_size=3),
-        "validated after some epochs": lambda: fit(validation_split=0.4, validation_freq=[1, 3], epochs=3),
+        "validated in other batches after some epochs": lambda: fit(
+            validation_split=0.4, validation_batch_size=3, validation_freq=[1, 3], epochs=3
+        ),
         "validated in some steps": lambda: fit(validation_data=(X, Y), validation_steps=2),
         "validated without end": lambda: fit(validation_data=endless(X[:4], Y[:4]), validation_steps=2, epochs=2),
         "tensors divided": lambda: front.fit(
@@ -81,20 +83,17 @@ def _arguments_of_fit(front, model):
         "begun later": lambda: fit(initial_epoch=2, epochs=4),
         "begun after the end": lambda: fit(initial_epoch=3, epochs=2),
         "no epoch": lambda: fit(epochs=0),
-        "batches shuffled": lambda: front.fit(X, Y, **{**QUIET, "shuffle": "batch", "epochs": 2}),
-        "one callback": lambda: front.fit(X, Y, callbacks=seen, **QUIET),
-        "a list of Keras's": lambda: front.fit(X, Y, callbacks=listed, **QUIET),
-        "a logged value of a callback's own": lambda: front.fit(
-            X, Y, **QUIET,
-            callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(own=3.0))],
+        "batches shuffled, and one callback": lambda: front.fit(
+            X, Y, callbacks=seen, **{**QUIET, "shuffle": "batch", "epochs": 2}
         ),
+        "a list of Keras's": lambda: front.fit(X, Y, callbacks=listed, **QUIET),
     }  # fmt: skip
-    for steps in (2, 3, 5):
+    for steps, kind, source in ((2, "finite", dataset()), (5, "finite", dataset()), (2, "endless", dataset().repeat())):
+        calls[f"{steps} steps of {kind} data"] = partial(
+            front.fit, source, steps_per_epoch=steps, epochs=3, callbacks=[seen], **IN_ORDER
+        )
+    for steps in (2, 5):
         calls[f"{steps} steps of arrays"] = partial(fit, steps_per_epoch=steps, epochs=3)
-        for kind, source in (("finite", dataset()), ("endless", dataset().repeat())):
-            calls[f"{steps} steps of {kind} data"] = partial(
-                front.fit, source, steps_per_epoch=steps, epochs=3, callbacks=[seen], **IN_ORDER
-            )
     outcomes = {}
     for name, call in calls.items():
         history, ended = warned(call)

@@ -346,7 +346,7 @@ def steps_of_keras_2(front, model):
 
 
 @pytest.mark.filterwarnings("ignore:`build..` was called on layer 'own':UserWarning")
-@pytest.mark.quick("nested_outputs", "own_steps", "loops_in_loops")
+@pytest.mark.quick("nested_outputs", "own_steps")
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str):
     assert_equal_training(*CASES[name], optimizer="sgd")

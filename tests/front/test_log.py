@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import AutoDist, ResourceSpec, distribute, log
-from tests.support.models import DENSE, dense_data
+from tests.support.models import DENSE, dense_data, stacked
 from tests.support.training import compiled, distributed
 from tests.support.waiting import until
 
@@ -127,9 +127,7 @@ class _Slow(keras.layers.Layer):
 @pytest.mark.long
 def test_a_capture_that_takes_long_says_so(capsys):
     def model():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1), _Slow()])
-        model.compile("sgd", "mse")
-        return model
+        return stacked(keras.Input((3,)), keras.layers.Dense(1), _Slow())
 
     with unconfigured(), distributed(compiled(model)) as front:
         capsys.readouterr()

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS, Parallax, PartitionedPS, PSLoadBalancing
 from tests.support.compare import assert_same, in_order
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, stacked
 from tests.support.training import assert_equal_training, compiled, distributed
 
 WIDTH = 3
@@ -155,8 +155,7 @@ def test_a_metric_counts_every_example_once(float64):
 
 @pytest.mark.parametrize("builder", [PS(staleness=1), PS(sync=False)], ids=str)
 def test_a_failing_replica_ends_the_fit_and_the_next_one_works(builder):
-    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten()])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten())
     x, y = np.tile([[1, 2]], (60, 1)), np.zeros((60, 4))
     wrong = np.array(x)
     wrong[29] = 7  # in the fifth batch, for the last replica
@@ -238,8 +237,7 @@ class Capped(keras.constraints.Constraint):
 @pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=str)
 def test_an_update_that_fails_ends_the_fit_and_the_next_one_works(builder):
     layers = [keras.Input((WIDTH,)), keras.layers.Dense(1, use_bias=False, kernel_constraint=Capped())]
-    model = keras.Sequential(layers)
-    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
+    model = stacked(*layers, optimizer=keras.optimizers.SGD(1.0), jit_compile=False)
     x, y = np.ones((60, WIDTH)), np.zeros((60, 1))
     y[30:] = 1e6
     with distributed(model, replicas=3, strategy=builder) as front:
@@ -253,9 +251,7 @@ def test_an_update_that_fails_ends_the_fit_and_the_next_one_works(builder):
 
 def test_all_batches_before_a_failing_one_are_trained():
     """Those too that another replica still computes when it fails."""
-    layers = [keras.Input((1,)), Slow(), keras.layers.Embedding(5, 2), keras.layers.Flatten()]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((1,)), Slow(), keras.layers.Embedding(5, 2), keras.layers.Flatten())
     x, y = np.ones((19, 1)), np.ones((19, 2))
     x[6] = 2  # the second batch takes the first replica long
     x[17] = 7  # in the third batch; the fourth has a single row, for which another graph is built
@@ -311,8 +307,7 @@ def test_batches_are_handed_out_while_an_update_runs():
     """The thread that trains hears Ctrl-C meanwhile, and does not wait for the update before it must."""
     waits = Waits(3)
     layers = [keras.Input((WIDTH,)), keras.layers.Dense(2, use_bias=False, kernel_constraint=waits)]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "mse", jit_compile=False)
+    model = stacked(*layers, jit_compile=False)
     waits.count = 0
     x, y = _data(6, 4)
     release = keras.callbacks.LambdaCallback(
@@ -325,8 +320,7 @@ def test_batches_are_handed_out_while_an_update_runs():
 
 
 def test_a_failure_that_another_thread_meets_when_it_looks_is_the_trainings():
-    model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten()])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 2), keras.layers.Flatten())
     x, y = np.tile([[1, 2]], (24, 1)), np.zeros((24, 4))
     x[11] = 7  # in the third batch, for the last replica
     seen = []

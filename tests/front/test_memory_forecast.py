@@ -18,6 +18,7 @@ from autodist_core.cluster.agents.agent_handle import DESCRIBED
 from autodist_core.cluster.on_node.machine import cards
 from autodist_core.forecast import needs
 from autodist_keras import DistributedModel
+from tests.support.models import stacked
 
 MEASURE = Path(__file__).parents[2] / "benchmarks" / "memory.py"
 WITHIN = 0.15
@@ -25,9 +26,7 @@ WITHIN = 0.15
 
 def model():
     layers = [keras.layers.Dense(256, activation="relu") for _ in range(3)]
-    made = keras.Sequential([keras.Input((64,)), *layers, keras.layers.Dense(2)])
-    made.compile("adam", "mse")
-    return made
+    return stacked(keras.Input((64,)), *layers, keras.layers.Dense(2), optimizer="adam")
 
 
 def batch(examples):

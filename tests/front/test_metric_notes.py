@@ -16,7 +16,7 @@ from keras import layers, ops
 from autodist_core import CaptureError, whole_batch
 from tests.front.test_coupled import X, Y, _dense
 from tests.support.models import ReferenceModel, dense_data
-from tests.support.plans import as_name, notes_of
+from tests.support.plans import as_name, headed, notes_of, operations
 from tests.support.steps import Averages, HidesItsMetrics
 from tests.support.training import assert_equal_training, distributed, seeded
 
@@ -207,9 +207,9 @@ def test_a_metric_that_the_model_does_not_list_is_weighted_and_named(caplog):
     assert "hidden" not in caplog.text
 
 
-@pytest.mark.parametrize("name", ["hinge", "squared_hinge"])
-def test_hinge_is_a_mean_over_the_examples(name: str):
-    assert not notes_of(_dense(), X, Y, loss=name, metrics=[name])
+def test_hinge_is_a_mean_over_the_examples():
+    kinds = {kind: kind for kind in ("hinge", "squared_hinge")}
+    assert not notes_of(headed(kinds), X, dict.fromkeys(kinds, Y), loss=kinds, metrics=kinds)
 
 
 def _text(**settings):
@@ -230,17 +230,19 @@ TEXTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", TEXTS)
-def test_a_text_layer_treats_examples_one_by_one(case: str):
-    """One layer behind it subtracts the mean of the batch. That alone is named."""
+def test_text_layers_treat_examples_one_by_one():
+    """A layer behind each of them subtracts the mean of the batch. That alone is named."""
     def build():
         x = keras.Input((), dtype="string")
-        hidden = TEXTS[case](x)
-        centred = layers.Lambda(lambda t: t - tf.reduce_mean(t, 0), name="centred")
-        return keras.Model(x, layers.Dense(1)(centred(hidden)))
+        centred = [
+            layers.Lambda(lambda t: t - tf.reduce_mean(t, 0), name=f"centred_{as_name(name)}")(make(x))
+            for name, make in TEXTS.items()
+        ]
+        return keras.Model(x, layers.Dense(1)(layers.Concatenate()(centred)))
 
-    (note,) = notes_of(build, tf.constant(["a b", "c", "d e f", "a a"] * 2), np.zeros((8, 1)))
-    assert note.startswith("not exact: in layer 'centred', Mean ("), note
+    notes = notes_of(build, tf.constant(["a b", "c", "d e f", "a a"] * 2), np.zeros((8, 1)))
+    found = operations(notes, r"not exact: in layer 'centred_(?P<owner>\w+)', ")
+    assert found == {as_name(name): "Mean" for name in TEXTS} and len(notes) == len(TEXTS)
 
 
 def test_what_adds_up_the_words_of_texts_is_not_known():

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.models import BY_NAME, DENSE, EXAMPLES, Data, ReferenceModel, dense_data
+from tests.support.models import DENSE, EXAMPLES, Data, ReferenceModel, dense_data
 from tests.support.training import QUIET, assert_equal_training
 
 
@@ -38,22 +38,6 @@ def _settings() -> dict:
 CLASSIFIER = ReferenceModel("classifier", _classifier, _classes, _settings)
 
 
-class Spread(keras.metrics.Metric):
-    """Largest minus smallest prediction of the last epoch's weights: state of its own, no mean, no stock class."""
-
-    def __init__(self, name: str = "spread"):
-        super().__init__(name=name)
-        self.total = self.add_weight(shape=(), initializer="zeros", name="total")
-        self.squares = self.add_weight(shape=(), initializer="zeros", name="squares")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.total.assign_add(keras.ops.sum(y_pred))
-        self.squares.assign_add(keras.ops.sum(keras.ops.square(y_pred)))
-
-    def result(self):
-        return keras.ops.sqrt(self.squares) - self.total / (1.0 + self.squares)
-
-
 class BatchLogs(keras.callbacks.Callback):
     """Keeps what each batch logged."""
 
@@ -73,41 +57,18 @@ def _fit(front, model):
         **QUIET,
     )  # fmt: skip
     assert len(logs.logs) == 12
-    return {"history": history.history, "batches": logs.logs, "afterwards": model.get_metrics_result()}
+    afterwards = model.get_metrics_result()
+    # With a learning rate of zero every epoch is the same epoch, to the last bit.
+    model.optimizer.learning_rate = 0.0
+    same = front.fit(data.x, data.y, sample_weight=data.sample_weight, epochs=4, **QUIET).history
+    for name, values in same.items():
+        assert len(set(values)) == 1, name
+    return {"history": history.history, "batches": logs.logs, "afterwards": afterwards, "same": same}
 
 
 def test_history_and_the_logs_of_every_batch():
     expected = assert_equal_training(CLASSIFIER, _fit, replicas=3, strategy="PS")
     assert 0 < expected.result["history/auc/0"] < 1 and "afterwards/auc" in expected.result
-
-
-@pytest.mark.long
-def test_metrics_of_several_outputs():
-    reference = BY_NAME["heads"]
-
-    def program(front, model):
-        data = reference.data()
-        return front.fit(data.x, data.y, epochs=2, validation_split=0.3, **QUIET).history
-
-    assert "val_label_accuracy/1" in assert_equal_training(reference, program, replicas=3).result
-
-
-def test_a_metric_of_the_users_own():
-    assert_equal_training(DENSE.compiled_with(lambda: {"metrics": [Spread()]}), replicas=3)
-
-
-def test_metrics_start_anew_each_epoch():
-    """With a learning rate of zero every epoch is the same epoch, to the last bit."""
-
-    def program(front, model):
-        model.optimizer.learning_rate = 0.0
-        data = CLASSIFIER.data()
-        history = front.fit(data.x, data.y, epochs=12, **QUIET).history
-        for name, values in history.items():
-            assert len(set(values)) == 1, name
-        return history
-
-    assert_equal_training(CLASSIFIER, program, optimizer="sgd", replicas=3)
 
 
 class Largest(keras.metrics.Metric):

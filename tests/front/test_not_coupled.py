@@ -227,11 +227,17 @@ LOSSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_losses_of_labels(loss: str):
-    build = _built(FEATURES, dense(4), 3, activation="softmax")
-    notes = notes_of(build, FEATURES, LABELS, loss=LOSSES[loss], weighted_metrics=["accuracy"])
-    _require_centred_alone(notes)
+def _headed(names):
+    def build():
+        hidden = Centred(name="centred")(dense(4)(x := keras.Input((5,))))
+        return keras.Model(x, {name: dense(3, activation="softmax", name=name)(hidden) for name in names})
+
+    return build
+
+
+def test_losses_of_labels():
+    labels, metrics = dict.fromkeys(LOSSES, LABELS), {name: ["accuracy"] for name in LOSSES}
+    _require_centred_alone(notes_of(_headed(LOSSES), FEATURES, labels, loss=LOSSES, weighted_metrics=metrics))
 
 
 def test_stock_losses_and_metrics():
@@ -239,11 +245,6 @@ def test_stock_losses_and_metrics():
              "categorical_hinge", keras.losses.CategoricalFocalCrossentropy(),
              keras.losses.MeanSquaredError("sum"), keras.losses.MeanAbsoluteError(None)]  # fmt: skip
     keys = [f"output_{index}" for index in range(len(names))]
-
-    def build():
-        x = keras.Input((5,))
-        hidden = Centred(name="centred")(dense(4)(x))
-        return keras.Model(x, {key: dense(3, activation="softmax", name=key)(hidden) for key in keys})
 
     targets = np.eye(3)[LABELS]
     metrics = keras.metrics
@@ -253,7 +254,6 @@ def test_stock_losses_and_metrics():
         metrics.RootMeanSquaredError(), metrics.CosineSimilarity(),
         metrics.SensitivityAtSpecificity(0.5), metrics.CategoricalAccuracy(), metrics.Poisson(), Confusion(),
     ]  # fmt: skip
-    notes = notes_of(
-        build, FEATURES, dict.fromkeys(keys, targets), loss=dict(zip(keys, names, strict=True)), metrics={keys[0]: made}
-    )
+    losses = dict(zip(keys, names, strict=True))
+    notes = notes_of(_headed(keys), FEATURES, dict.fromkeys(keys, targets), loss=losses, metrics={keys[0]: made})
     _require_centred_alone(notes)

@@ -89,7 +89,7 @@ def test_models_that_share_layers_train_and_look_within_each_others_fit(builder,
                 part.fit(DATA.x, codes, epochs=1, **QUIET)
                 seen.append([weight.copy() for weight in whole.get_weights()])
 
-        options = {"epochs": 3, "callbacks": [_at("on_epoch_end", meanwhile)], **QUIET}
+        options = {"epochs": 2, "callbacks": [_at("on_epoch_end", meanwhile)], **QUIET}
         history = front.fit(DATA.x, DATA.x, **options).history
         return {"history": history, "seen": seen, "encoder": trained(encoder).state, "whole": trained(whole).state}
 
@@ -115,21 +115,19 @@ def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
     assert_same(plain_state, state)
 
 
-class _Slow(keras.layers.Layer):
-    """Lets another thread look in the middle of every step."""
+class _Calls(keras.layers.Layer):
+    """Calls a function from within the step, in a thread of TensorFlow's."""
 
-    def __init__(self, asked: threading.Event, looked: threading.Event) -> None:
+    def __init__(self, function: Callable[[], None]) -> None:
         super().__init__()
-        self._events = asked, looked
+        self._function = function
 
     def call(self, x):
-        def wait() -> np.ndarray:
-            asked, looked = self._events
-            asked.set()
-            assert looked.wait(30)
+        def called() -> np.ndarray:
+            self._function()
             return np.zeros(())
 
-        return x + tf.stop_gradient(tf.reshape(tf.numpy_function(wait, [], tf.float64), ()))
+        return x + tf.stop_gradient(tf.reshape(tf.numpy_function(called, [], tf.float64), ()))
 
 
 @pytest.mark.quick("AllReduce-True-writes")
@@ -139,8 +137,13 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
     """Every step's weights are asked for while it runs; what is written then counts from the next step on."""
     plain = compiled(DENSE)
     asked, looked, over = threading.Event(), threading.Event(), threading.Event()
+
+    def wait():
+        asked.set()
+        assert looked.wait(30)
+
     base = seeded(DENSE.build)
-    model = keras.Sequential([*base.layers[:1], _Slow(asked, looked), *base.layers[1:]])
+    model = keras.Sequential([*base.layers[:1], _Calls(wait), *base.layers[1:]])
     model.build(base.input_shape)
     model.compile(**DENSE.compile_arguments("adam"))
     rate = model.optimizer.learning_rate
@@ -208,7 +211,7 @@ def test_threads_that_look_at_everything_change_nothing(builder, shares):
 
         options = {"epochs": 2, "callbacks": [_at("on_train_batch_end", write)], **QUIET}
         with _readers(model, 0 if front is model else 2):
-            return [front.fit(DATA.x, DATA.y, **options).history for _ in range(2)]
+            return front.fit(DATA.x, DATA.y, **options).history
 
     assert_equal_training(DENSE, program, strategy=builder, share_memory=shares)
 
@@ -218,25 +221,10 @@ def test_threads_that_look_at_everything_change_nothing(builder, shares):
 def test_no_update_is_lost_to_threads_that_look_while_replicas_run_ahead(strategy, each: int):
     model, steps = compiled(DENSE), []
     with distributed(model, strategy=strategy) as front, _readers(model, 1):
-        for _ in range(6):
+        for _ in range(3):
             front.fit(DATA.x, DATA.y, epochs=1, **QUIET)
             steps.append(int(model.optimizer.iterations))
-    assert steps == [3 * each * (fit + 1) for fit in range(6)]
-
-
-class _Reads(keras.layers.Layer):
-    """Looks at something from within the step, in a thread of TensorFlow's."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        super().__init__()
-        self._look = look
-
-    def call(self, x):
-        def read() -> np.ndarray:
-            self._look()
-            return np.zeros(())
-
-        return x + tf.stop_gradient(tf.reshape(tf.numpy_function(read, [], tf.float64), ()))
+    assert steps == [3 * each * (fit + 1) for fit in range(3)]
 
 
 @pytest.mark.quick("AllReduce-True")
@@ -244,7 +232,7 @@ class _Reads(keras.layers.Layer):
 def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
     """And sees what the step has, where no step is ahead of another."""
     base, plain, seen, before = seeded(DENSE.build), compiled(DENSE), [], []
-    model = keras.Sequential([_Reads(lambda: seen.append(base.layers[-1].kernel.numpy())), *base.layers])
+    model = keras.Sequential([_Calls(lambda: seen.append(base.layers[-1].kernel.numpy())), *base.layers])
     model.build(base.input_shape)
     model.compile(**DENSE.compile_arguments("adam"))
     seen.clear()

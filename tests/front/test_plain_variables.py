@@ -89,66 +89,83 @@ def test_a_plain_variable_is_read_at_each_batch():
     assert_equal_training(counting, program)
 
 
-def test_a_function_that_was_traced_before_fit_sees_current_weights():
+def _by_functions(kernel, model):
+    weights = tf.function(lambda: (kernel + 0.0, tf.reduce_sum(kernel.value)))
+    outer = tf.function(lambda: weights())
+    concrete = tf.function(lambda: kernel * 2.0).get_concrete_function()
+    weights(), outer(), concrete()
+    return lambda: [np.asarray(part) for part in (*weights(), *outer(), concrete())]
+
+
+def _by_a_gradient(kernel, model):
+    squares = tf.function(lambda: tf.reduce_sum(kernel.value * kernel.value))
+    squares()
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            value = squares()
+        return tape.gradient(value, kernel.value).numpy()
+
+    return gradient
+
+
+def _by_a_pipeline(kernel, model):
+    numbers = tf.data.Dataset.range(100)
+    sums = tf.data.Dataset.zip(numbers.map(lambda index: tf.reduce_sum(kernel.value)), numbers)
+    open_ones = []
+
+    def read():
+        open_ones.extend([] if open_ones else [iter(sums)])
+        return [float(next(iter(sums))[0]), float(next(open_ones[0])[0])]
+
+    return read
+
+
+def _taken_out(kernel, model):
+    taken = kernel.value
+    return taken.numpy
+
+
+WAYS = {
+    "functions": _by_functions, "a gradient": _by_a_gradient, "a pipeline": _by_a_pipeline, "taken out": _taken_out,
+    "a pickled model": lambda kernel, model: lambda: flat(pickle.loads(pickle.dumps(model)).get_weights()),
+}
+"""Ways to read a weight which are made before `fit`, and used at each batch."""
+
+
+def test_what_was_traced_or_taken_out_before_fit_sees_current_weights():
     def program(front, model):
-        kernel, seen = model.layers[-1].kernel, []
-        weights = tf.function(lambda: (kernel + 0.0, tf.reduce_sum(kernel.value)))
-        outer = tf.function(lambda: weights())
-        concrete = tf.function(lambda: kernel * 2.0).get_concrete_function()
-        weights(), outer(), concrete()
+        ways = {name: make(model.layers[-1].kernel, model) for name, make in WAYS.items()}
+        seen: dict[str, list] = {name: [] for name in ways}
         fit(front, even_data(), callbacks=at_each_batch(
-            lambda batch: seen.append([np.asarray(part) for part in (*weights(), *outer(), concrete())])
+            lambda batch: [seen[name].append(read()) for name, read in ways.items()]
         ))
-        assert not np.array_equal(seen[0][0], seen[1][0])
+        assert all(str(values[0]) != str(values[1]) for values in seen.values())
         return {"seen": seen}
 
     assert_equal_training(DENSE, program)
 
 
-@pytest.mark.long
-def test_a_gradient_by_a_function_that_was_traced_before_fit_is_of_current_weights():
+def test_what_is_written_by_what_was_traced_or_taken_out_before_fit_counts():
+    """A plain variable and one of Keras's, by functions; a slice; and TensorFlow's variable of one of Keras's."""
     def program(front, model):
-        kernel, seen = model.layers[-1].kernel.value, []
+        def halving(variable):
+            return tf.function(lambda: variable.assign(0.5 * variable))
 
-        @tf.function
-        def squares():
-            return tf.reduce_sum(kernel * kernel)
+        functions = [halving(model.scale), halving(model.out.bias)]
+        for halve in functions:
+            halve()
+        taken = model.out.kernel.value
 
-        def gradient(batch):
-            with tf.GradientTape() as tape:
-                value = squares()
-            seen.append(tape.gradient(value, kernel).numpy())
+        def write(batch):
+            for halve in functions:
+                halve()
+            model.seen[0].assign(0.25)
+            taken.assign(0.9 * taken)
 
-        squares()
-        fit(front, even_data(), callbacks=at_each_batch(gradient))
-        return {"seen": seen}
-
-    assert_equal_training(DENSE, program)
-
-
-@pytest.mark.quick("plain")
-@pytest.mark.parametrize("plain", [True, False], ids=["plain", "keras"])
-def test_what_a_function_that_was_traced_before_fit_writes_counts(plain: bool):
-    def program(front, model):
-        variable = model.scale if plain else model.out.kernel
-        halve = tf.function(lambda: variable.assign(0.5 * variable))
-        halve()
-        return fit(front, even_data(), callbacks=at_each_batch(lambda batch: halve()))
+        return fit(front, even_data(), callbacks=at_each_batch(write))
 
     assert_equal_training(counting, program)
-
-
-def test_a_tensorflow_variable_that_was_taken_out_before_fit_is_current():
-    def program(front, model):
-        kernel, seen = model.layers[-1].kernel.value, []
-
-        def shrink(batch):
-            seen.append(kernel.numpy())
-            kernel.assign(0.9 * kernel)
-
-        return {"history": fit(front, even_data(), callbacks=at_each_batch(shrink)), "seen": seen}
-
-    assert_equal_training(DENSE, program)
 
 
 def test_a_checkpoint_of_a_callback_has_and_restores_the_current_state(tmp_path):
@@ -170,14 +187,6 @@ def test_a_checkpoint_of_a_callback_has_and_restores_the_current_state(tmp_path)
         history = fit(front, even_data(), callbacks=at_each_batch(save_or_restore))
         assert seen and seen[0]
         return {"history": history, "seen": seen}
-
-    assert_equal_training(counting, program)
-
-
-@pytest.mark.long
-def test_a_slice_of_a_plain_variable_is_assigned():
-    def program(front, model):
-        return fit(front, even_data(), callbacks=at_each_batch(lambda batch: model.seen[0].assign(0.25)))
 
     assert_equal_training(counting, program)
 
@@ -207,37 +216,6 @@ def test_variables_are_of_their_own_classes_but_while_the_model_trains():
     with distributed(model) as front:
         front.fit(even_data().x, even_data().y, callbacks=at_each_batch(look), **QUIET)
     assert type(model.scale) is plain and seen and not any(seen), "a watched variable has the type of an unwatched one"
-
-
-@pytest.mark.long
-def test_a_model_is_pickled_while_it_trains():
-    def program(front, model):
-        seen = []
-        fit(front, even_data(), callbacks=at_each_batch(
-            lambda batch: seen.append(flat(pickle.loads(pickle.dumps(model)).get_weights()))
-        ))
-        return {"seen": seen}
-
-    assert_equal_training(DENSE, program)
-
-
-@pytest.mark.long
-def test_a_pipeline_that_is_iterated_during_fit_reads_current_weights():
-    def program(front, model):
-        kernel, seen, open_ones = model.layers[-1].kernel, [], []
-        numbers = tf.data.Dataset.range(100)
-        sums = tf.data.Dataset.zip(numbers.map(lambda index: tf.reduce_sum(kernel.value)), numbers)
-
-        def read(batch):
-            if batch == 0:
-                open_ones[:] = [iter(sums)]
-            seen.append([float(next(iter(sums))[0]), float(next(open_ones[0])[0])])
-
-        fit(front, even_data(), callbacks=at_each_batch(read))
-        assert len({first for first, _ in seen}) == len(seen)
-        return {"seen": seen}
-
-    assert_equal_training(DENSE, program)
 
 
 @pytest.mark.quick("raw-interrupt")

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.graphs import training_graph
-from tests.support.models import Data, ReferenceModel
+from tests.support.models import Data, ReferenceModel, stacked
 from tests.support.training import assert_equal_training, compiled
 
 WIDTH = 512
@@ -84,8 +84,7 @@ def test_tensors_of_names_that_look_alike_are_stacked_apart():
 
 def test_rows_of_sequences_are_not_moved():
     keras.utils.set_random_seed(5)
-    model = keras.Sequential([keras.Input((6, WIDTH)), keras.layers.Dense(WIDTH, name="large")])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((6, WIDTH)), keras.layers.Dense(WIDTH, name="large"))
     found = products_of(model, np.ones((4, 6, WIDTH)), np.ones((4, 6, WIDTH)), share_memory=True, replicas=2)
     assert found == (each_of(2), each_of(2))
 
@@ -93,7 +92,6 @@ def test_rows_of_sequences_are_not_moved():
 def test_flat_rows_of_images_are_rows_of_examples():
     keras.utils.set_random_seed(5)
     layers = [keras.layers.Conv2D(8, 1), keras.layers.Flatten(), keras.layers.Dense(WIDTH, name="large")]
-    model = keras.Sequential([keras.Input((8, 8, 2)), *layers])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((8, 8, 2)), *layers)
     found = products_of(model, np.ones((4, 8, 8, 2)), np.ones((4, WIDTH)), share_memory=True, replicas=2)
     assert found == (["at_once", "at_once"], ["at_once"])

@@ -62,39 +62,6 @@ def test_one_batch_is_divided_among_the_replicas(examples: int, replicas: int, r
 # Losses that are reduced by hand
 
 
-class ByHand(OwnStep):
-    """Reduces its loss itself; `scale` times it is what trains."""
-
-    def __init__(self, reduce, scale: float = 1.0):
-        super().__init__(name="by_hand")
-        self.reduce, self.scale = reduce, scale
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            terms = tf.reduce_sum(tf.square(self(x, training=True) - y), axis=-1)
-            loss = self.scale * self.reduce(terms, x)
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        self.tracker.update_state(terms)
-        return {"squares": self.tracker.result()}
-
-
-def _sum_over_rows(terms, x):
-    return tf.reduce_sum(terms) / tf.cast(tf.shape(x)[0], terms.dtype)
-
-
-def _sum(terms, x):
-    return tf.reduce_sum(terms)
-
-
-def _by_hand(reduce, scale: float = 1.0) -> ReferenceModel:
-    return ReferenceModel("by_hand", lambda: ByHand(reduce, scale), dense_data, dict)
-
-
-def test_a_mean_by_hand_is_the_whole_batchs():
-    assert_equal_training(_by_hand(_sum_over_rows), replicas=3)
-
-
 class Asks(OwnStep):
     """Leaves the reduction to the compiled loss."""
 

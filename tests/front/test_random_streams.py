@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.draws import EXPLICIT, FORMS, OF_ALL, Drawing, drawing_model, drawn
+from tests.support.models import stacked
 from tests.support.plans import as_name
 from tests.support.training import distributed
 
@@ -122,8 +123,7 @@ class _Binomial(keras.layers.Layer):
 
 
 def test_the_plan_says_which_operation_draws_the_same_on_all_replicas():
-    model = keras.Sequential([keras.Input((3,)), _Binomial(name="coins"), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((3,)), _Binomial(name="coins"), keras.layers.Dense(1))
     x, y = np.ones((4, 3)), np.ones((4, 1))
     said = (
         "not exact: all replicas draw the same random numbers by StatefulRandomBinomial in coins: TensorFlow gives it "
@@ -159,8 +159,7 @@ IN_THREES = [tuple(FORMS)[start : start + 3] for start in range(0, len(FORMS), 3
 def test_the_plan_names_each_layer_that_draws(forms: tuple[str, ...]):
     names = [as_name(form) for form in forms]
     drawing = [Drawing({form: FORMS[form]}, name=name) for form, name in zip(forms, names, strict=True)]
-    model = keras.Sequential([keras.Input((5,)), *drawing, keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)
+    model = stacked(keras.Input((5,)), *drawing, keras.layers.Dense(1), jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(np.ones((6, 5)), np.ones((6, 1)))
     explicit = [name for name, form in zip(names, forms, strict=True) if form in EXPLICIT]

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.capture.steps import DATA, gradients_of, stepping
 from tests.support.compare import assert_same, named, relative_error
 from tests.support.draws import FORMS
+from tests.support.models import stacked
 from tests.support.training import distributed, seeded
 
 QUIET = {"verbose": 0, "batch_size": 7, "shuffle": False, "epochs": 3}
@@ -64,12 +65,10 @@ def _with_noise_in_the_step(noise: Callable) -> keras.Model:
 
 def _with_noise_in_the_optimizer(noise: Callable) -> keras.Model:
     def build():
-        model = keras.Sequential(
-            [keras.Input((5,)), keras.layers.Dense(4, "tanh", name="first"), keras.layers.Dense(3, name="second")],
-            name="plain",
+        return stacked(
+            keras.Input((5,)), keras.layers.Dense(4, "tanh", name="first"), keras.layers.Dense(3, name="second"),
+            optimizer=Noisy(noise), name="plain", jit_compile=False,
         )
-        model.compile(Noisy(noise), "mse", jit_compile=False)
-        return model
 
     return seeded(build)
 

@@ -18,6 +18,7 @@ from autodist_keras.callbacks import Resume, Throughput
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.ended import Killed, kill
+from tests.support.models import stacked
 from tests.support.training import distributed, seeded
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
@@ -28,10 +29,9 @@ def data(rows: int = 24) -> tuple[np.ndarray, np.ndarray]:
     return draws.normal(size=(rows, 5)), draws.normal(size=(rows, 1))
 
 
-def build(optimizer: Any = "adam") -> keras.Model:
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
-    model.compile(optimizer, "mse")
-    return model
+def build(optimizer: Any = "adam", activation: str = "tanh", **settings: Any) -> keras.Model:
+    hidden = keras.layers.Dense(4, activation=activation)
+    return stacked(keras.Input((5,)), hidden, keras.layers.Dense(1), optimizer=optimizer, **settings)
 
 
 def fit(folder: Path, *callbacks: Any, case: Any = build, given: Any = None, **options: Any):
@@ -157,26 +157,15 @@ def _gan(rate: float) -> keras.Model:
     return model
 
 
-def _of_activation(activation: str) -> keras.Model:
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4, activation=activation), keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    return model
-
-
 CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "activation": ({"case": lambda: _of_activation("relu")}, {"case": lambda: _of_activation("tanh")}, "layer 1 of"),
+    "activation": ({"case": lambda: build(activation="relu")}, {}, "layer 1 of"),
     "another optimizer": ({"case": lambda: _gan(0.1)}, {"case": lambda: _gan(0.2)}, "optimizer 1 of the model"),
     "validation": ({"validation_data": data()}, {"validation_data": data(16)}, r"data, validation_data\[0\]"),
-    "jit_compile": ({}, {"case": lambda: _with_xla()}, r"compile\(jit_compile=...\): False in the saved"),
+    "jit_compile": ({}, {"case": lambda: build(jit_compile=True)}, r"compile\(jit_compile=...\): False in the saved"),
 }
 
 
-def _with_xla() -> keras.Model:
-    model = build()
-    model.compile("adam", "mse", jit_compile=True)
-    return model
-
-
+@pytest.mark.quick("activation", "another optimizer")
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_training_that_has_changed_is_refused(name: str, tmp_path: Path):
     before, after, message = CHANGED[name]
@@ -208,13 +197,8 @@ def test_a_folder_in_which_nothing_can_be_written(tmp_path: Path):
 
 
 def test_the_throughput_counts_the_steps_of_an_execution_that_is_not_full():
-    def four_at_once() -> keras.Model:
-        model = build()
-        model.compile("adam", "mse", steps_per_execution=4)
-        return model
-
     x, y = data(40)
-    with distributed(seeded(four_at_once), replicas=1) as front:
+    with distributed(seeded(lambda: build(steps_per_execution=4)), replicas=1) as front:
         logs = front.fit(x, y, batch_size=8, epochs=3, verbose=0, callbacks=[Throughput()]).history
     ratios = np.divide(logs["examples_per_second"], logs["steps_per_second"])
     np.testing.assert_allclose(ratios, 8.0)

@@ -17,6 +17,7 @@ from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
 from autodist_keras.callbacks.resume.encoding import Later
 from autodist_keras.callbacks.resume.state_files import StateFiles
+from tests.support.models import stacked
 from tests.support.training import distributed
 
 
@@ -104,8 +105,7 @@ def test_a_file_of_another_package_is_no_state(content: Any, tmp_path: Path, cap
 def test_a_relative_folder_stays_where_it_was_when_the_program_goes_elsewhere(tmp_path: Path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((3,)), keras.layers.Dense(1))
     leave = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: monkeypatch.chdir(tmp_path / "elsewhere")
     )

@@ -16,6 +16,7 @@ from autodist_keras.callbacks.resume import resumable_fit
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.ended import Killed, kill
+from tests.support.models import stacked
 from tests.support.training import distributed, seeded
 
 pytestmark = [
@@ -24,9 +25,7 @@ pytestmark = [
 
 
 def build() -> keras.Model:
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    return model
+    return stacked(keras.Input((5,)), keras.layers.Dense(1))
 
 
 def fit(source: Any, folder: Path | None, *callbacks: Any, **options: Any) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ import pytest
 from autodist_keras.callbacks import Resume
 from tests.support.compare import Trained, assert_equally_trained, assert_same
 from tests.support.ended import Killed, kill
+from tests.support.models import stacked
 from tests.support.training import distributed, run, seeded, trained
 
 STEPS = 5
@@ -82,21 +83,18 @@ def of_variables(moment: str) -> tuple[Any, ...]:
     return model, Sets(variables, moment)
 
 
-def test_variables_of_one_name_that_the_loss_reads_keep_their_order(tmp_path: Path):
-    assert_resumed(tmp_path, lambda: of_variables("on_train_batch_end"))
-
-
-def test_what_a_callback_gives_a_variable_before_the_first_step_stays(tmp_path: Path):
-    assert_resumed(tmp_path, lambda: of_variables("on_train_batch_begin"))
+@pytest.mark.quick("on_train_batch_begin")
+@pytest.mark.parametrize("moment", ["on_train_batch_end", "on_train_batch_begin"])
+def test_variables_of_one_name_that_the_loss_reads_keep_their_order(moment: str, tmp_path: Path):
+    """Also what a callback gives them before the first step stays."""
+    assert_resumed(tmp_path, lambda: of_variables(moment))
 
 
 def built_late() -> tuple[Any, ...]:
     """A layer that exists before the first step stands behind one of its shape that does not."""
     early = keras.layers.Dense(3, activation="tanh")
     early.build((None, 3))
-    model = keras.Sequential([keras.layers.Dense(3, activation="tanh"), early, keras.layers.Dense(1)])
-    model.compile("adam", "mse")
-    return (model,)
+    return (stacked(keras.layers.Dense(3, activation="tanh"), early, keras.layers.Dense(1), optimizer="adam"),)
 
 
 def test_the_step_is_captured_once(tmp_path: Path):
@@ -108,9 +106,7 @@ def test_the_step_is_captured_once(tmp_path: Path):
             calls.append(1)
             return keras.ops.mean((y - found) ** 2)
 
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", loss)
-        return (model,)
+        return (stacked(keras.Input((3,)), keras.layers.Dense(1), loss=loss),)
 
     with pytest.raises(Killed):
         train(tmp_path, case, kill(7))
@@ -181,8 +177,7 @@ def test_draws_that_no_training_step_makes(tmp_path: Path):
     def case() -> tuple[Any, ...]:
         seed = keras.random.SeedGenerator(7)
         noise = DrawsInValidation(keras.random.normal, lambda shape: keras.random.normal(shape, seed=seed))
-        model = keras.Sequential([keras.Input((3,)), noise, keras.layers.Dense(1)])
-        model.compile("adam", "mse")
+        model = stacked(keras.Input((3,)), noise, keras.layers.Dense(1), optimizer="adam")
         assert not noise.variables
         return model, Draws()
 
@@ -228,9 +223,7 @@ class Collects(keras.callbacks.Callback):
 def test_values_of_many_kinds_that_callbacks_keep(tmp_path: Path, caplog):
     def case() -> tuple[Any, ...]:
         Collects.seen, Collects.steps = [], 0
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("adam", "mse")
-        return model, Collects()
+        return stacked(keras.Input((3,)), keras.layers.Dense(1), optimizer="adam"), Collects()
 
     assert_resumed(tmp_path, case)
     assert "of callback Collects, itself is not saved" in caplog.text
@@ -251,8 +244,7 @@ class Halves:
 def test_what_functions_of_callbacks_hold(tmp_path: Path, caplog):
     """A variable around a function, a list in a dictionary, a method of a list, and a schedule that counts."""
     def case() -> tuple[Any, ...]:
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("adam", "mse")
+        model = stacked(keras.Input((3,)), keras.layers.Dense(1), optimizer="adam")
         steps, inner, begun = 0, [], []
         kept = {"losses": inner}
 

@@ -79,18 +79,11 @@ def test_one_layers_variable_is_read_and_assigned(share: bool):
     assert_equal_training(DENSE, program, share_memory=share)
 
 
-def test_a_variable_is_read_as_a_tensor():
+def test_a_variable_is_read_as_a_tensor_and_by_a_call_of_the_model():
     def program(front, model):
-        kernel = model.get_layer("out").kernel
-        return _train(front, AtBatch(lambda callback, batch: keras.ops.sum(kernel * 2.0).numpy()))
-
-    assert_equal_training(DENSE, program)
-
-
-def test_calling_the_model_in_a_callback_uses_the_current_weights():
-    def program(front, model):
-        x = dense_data(4).x
-        return _train(front, AtBatch(lambda callback, batch: callback.model(x).numpy()))
+        kernel, x = model.get_layer("out").kernel, dense_data(4).x
+        read = AtBatch(lambda callback, batch: [keras.ops.sum(kernel * 2.0).numpy(), callback.model(x).numpy()])
+        return _train(front, read)
 
     assert_equal_training(DENSE, program)
 
@@ -135,25 +128,3 @@ def test_moving_averages_are_changed_before_training():
 
     expected = train_plain(reference, program, optimizer="sgd")
     assert_same(expected.result, train_distributed(reference, program, optimizer="sgd", replicas=3).result)
-
-
-def test_weights_between_two_fits():
-    def program(front, model):
-        data = even_data()
-        front.fit(data.x, data.y, epochs=1, **QUIET)
-        seen = named(model.weights)
-        model.get_layer("first").kernel.assign(np.full((5, 8), 0.1))
-        return [seen, front.fit(data.x, data.y, epochs=1, **QUIET).history]
-
-    assert_equal_training(DENSE, program, replicas=3)
-
-
-def test_weights_at_the_end_of_training_for_a_callback():
-    def program(front, model):
-        seen = []
-        end = keras.callbacks.LambdaCallback(on_train_end=lambda logs: seen.append(named(model.weights)))
-        data = even_data()
-        front.fit(data.x, data.y, epochs=1, callbacks=[end], **QUIET)
-        return seen
-
-    assert_equal_training(DENSE, program, replicas=2)

@@ -12,6 +12,7 @@ from tensorflow.compat.v1.train import summary_iterator
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from autodist_keras.callbacks import TensorBoardPlan
+from tests.support.models import stacked
 from tests.support.training import distributed
 
 WIDTH = 3000
@@ -35,8 +36,7 @@ def _graphs(events: dict[str, list]) -> dict[str, GraphDef]:
 def _trained(folder: Path, strategy: str, fits: int):
     """The events of some fits of a model with a constant of 24 kB, and the plan."""
     scale = np.linspace(0.5, 1.5, WIDTH)
-    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Lambda(lambda x: x * scale), keras.layers.Dense(2)])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((WIDTH,)), keras.layers.Lambda(lambda x: x * scale), keras.layers.Dense(2))
     callback = TensorBoardPlan(folder)
     with distributed(model, strategy) as front:
         for _ in range(fits):
@@ -68,8 +68,7 @@ def test_the_plan_is_a_text_and_each_stage_a_graph(tmp_path: Path):
 
 
 def test_only_a_fit_of_a_distributed_model_has_a_plan(tmp_path: Path):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((3,)), keras.layers.Dense(1))
     with pytest.raises(ValueError, match=r"TensorBoardPlan works with DistributedModel\.fit only"):
         model.fit(np.ones((4, 3)), np.ones((4, 1)), verbose=0, callbacks=[TensorBoardPlan(tmp_path)])
     assert not list(tmp_path.iterdir())

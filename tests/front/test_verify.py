@@ -291,15 +291,15 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_compared_is_refused(case: str):
-    call, kind, message = REFUSED[case]
+def test_what_cannot_be_compared_is_refused():
     model = compiled(DENSE)
     before = named(model.weights)
-    with distributed(model) as front, pytest.raises(kind) as caught:
-        call(front.verify, dense_data())
-    assert str(caught.value) == message
-    assert_same(before, named(model.weights), tolerance=0.0)
+    with distributed(model) as front:
+        for name, (call, kind, message) in REFUSED.items():
+            with pytest.raises(kind) as caught:
+                call(front.verify, dense_data())
+            assert str(caught.value) == message, name
+            assert_same(before, named(model.weights), tolerance=0.0)
 
 
 def _biased_norm() -> keras.Model:

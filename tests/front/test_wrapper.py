@@ -61,10 +61,6 @@ def test_a_strategy_can_be_set_by_name():
         assert "ps(" in front.plan()
 
 
-def test_several_machines_are_planned_without_reaching_for_them():
-    assert "10.0.0.2:CPU:0" in DistributedModel(compiled(DENSE), TWO_MACHINES, strategy="PS").plan()
-
-
 def test_a_plan_of_a_dataset_says_which_way_a_fit_would_send_it(monkeypatch):
     """It is known without the machines, unless the number of epochs decides."""
     data, model = dense_data(), compiled(DENSE)
@@ -93,19 +89,6 @@ def _of_a_large_constant(data):
     return zeros.map(lambda each: (data.x[0] + tf.cast(each[0], data.x.dtype), data.y[0]))
 
 
-def test_a_plan_from_a_batch_of_a_custom_step():
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            _x, _y = data
-            return super().train_step(data)
-
-    data = even_data()
-    model = Own(seeded(DENSE.build).layers)
-    model.compile("sgd", "mse", jit_compile=False)
-    with distributed(model) as front:
-        assert "all_reduce" in front.plan(data.x, data.y)
-
-
 def test_the_plan_says_that_all_reduced_tables_travel_as_rows():
     reference = BY_NAME["embedding"]
     with distributed(seeded(reference.build), strategy="AllReduce") as front:
@@ -125,17 +108,6 @@ def test_the_plan_says_what_is_guessed_without_a_batch():
         assert note not in front.plan(data.x, data.y)
         front.fit(data.x, data.y, **QUIET)
         assert note not in front.plan()
-
-
-def test_the_plan_of_shared_memory_has_rows_like_its_notes():
-    data = even_data()
-    with distributed(compiled(DENSE), strategy="PartitionedPS", share_memory=None) as front:
-        for plan in (front.plan(), front.plan(data.x, data.y)):
-            assert "in shared memory" in plan and "split(" not in plan and "; 0 B travel" in plan
-            assert "note: the replicas share one copy of the weights: nothing travels or is split" in plan
-        front.share_memory = False
-        plan = front.plan()
-        assert "split(" in plan and "shared memory" not in plan and "; 0 B travel" not in plan
 
 
 def _state(model: keras.Model) -> dict[str, np.ndarray]:

@@ -10,7 +10,7 @@ from autodist_core.capture import capture
 from autodist_core.kernel import build
 from autodist_core.runtime import LocalSession
 from autodist_core.strategy import AllReduce
-from tests.capture.plain import descend, gradients_of, trace
+from tests.capture.plain import dense_step, trace
 from tests.kernel.graphs import machine, nodes_of, placed, summed
 
 WIRES = {"float16": np.float16, "bfloat16": tf.bfloat16.as_numpy_dtype}
@@ -40,12 +40,7 @@ def linear_item(shape: tuple[int, ...], dtype: str = "float64", times: int = 1) 
     def loss(variables, x):
         return tf.reduce_sum(tf.reduce_mean(x, axis=0) * variables["w"])
 
-    def step(tracer, x):
-        for _ in range(times):
-            value, gradients = gradients_of(variables, x, loss)
-            tracer.apply(gradients, descend(variables))
-        return [value]
-
+    step = dense_step(variables, times, loss)
     return capture(trace(step, variables, [tf.TensorSpec((None, *shape), dtype, "x")]))
 
 

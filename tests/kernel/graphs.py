@@ -20,8 +20,6 @@ from tests.capture.plain import (
     TABLE_SPECS,
     dense_step,
     dense_variables,
-    descend,
-    gradients_of,
     table_step,
     table_variables,
     trace,
@@ -52,12 +50,7 @@ def tables_item(tables: int, dtype: str = "float64") -> GraphItem:
         rows = [tf.nn.embedding_lookup(table, ids + 1) for table in given.values()]
         return tf.add_n([tf.reduce_mean(tf.square(each - 0.5)) for each in rows])
 
-    def step(tracer, ids):
-        loss, gradients = gradients_of(variables, ids, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return capture(trace(step, variables, TABLE_SPECS))
+    return capture(trace(dense_step(variables, loss_of=loss_of), variables, TABLE_SPECS))
 
 
 def copies_item(
@@ -98,16 +91,7 @@ def _layered_loss(variables: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:
 
 def layered_item(variables: dict[str, tf.Variable], times: int = 1) -> GraphItem:
     """A step of the three layers that applies its gradients so many times."""
-
-    def step(tracer, x):
-        losses = []
-        for _ in range(times):
-            loss, gradients = gradients_of(variables, x, _layered_loss)
-            tracer.apply(gradients, descend(variables))
-            losses.append(loss)
-        return losses
-
-    return capture(trace(step, variables))
+    return capture(trace(dense_step(variables, times, _layered_loss), variables))
 
 
 def machine(cpus: int = 2, gpus: int = 0) -> ResourceSpec:

@@ -21,6 +21,7 @@ from autodist_core.strategy import AllReduce
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.tracing import trace_step
 from tests.kernel.graphs import table_item, tables_item
+from tests.support.models import stacked
 from tests.support.strategies import BUILDERS, strategy_named
 
 UNEVEN = (4, 4, 4, 3, 3, 3)
@@ -182,31 +183,36 @@ def _assert_same(graph: DistributedGraph, each: DistributedGraph, per_machine: i
     assert (graph.buckets, set(graph.added)) == (each.buckets, set(each.added))
 
 
+def _both(item: GraphItem, placement: Placement, sizes: Any = ()) -> list[DistributedGraph]:
+    """The graph, and the one that is built replica by replica."""
+    return [build(item, placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+
+
 @pytest.mark.quick("AllReduce", "PSLoadBalancing")
 @pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
 def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
     placement = _placed(_item(), builder, len(UNEVEN))
-    _assert_same(
-        build(_item(), placement, sizes=UNEVEN), build(_item(), placement, kernels=[*PIPELINE], sizes=UNEVEN)
-    )
-    _assert_same(build(_item(), placement), build(_item(), placement, kernels=[*PIPELINE]))
-
-
-def _assert_one_machine_is_enough(item: GraphItem, placement: Placement, each: int, caplog) -> None:
-    count = len(placement.replicas)
-    with caplog.at_level("DEBUG", "autodist"):
-        for sizes in ([2] * count, []):
-            found = [build(item, placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
-            _assert_same(*found, per_machine=each)
-    assert "More replicas are built" not in caplog.text, caplog.text
+    _assert_same(*_both(_item(), placement, UNEVEN))
+    _assert_same(*_both(_item(), placement))
 
 
 @pytest.mark.quick("PSLoadBalancing")
 @pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
 def test_one_machine_besides_the_first_is_enough(builder, caplog):
+    """On GPUs each replica has copies of its own, and on CPUs the first one of a machine has them for all. Of many
+    replicas of a machine three are built. Machines with other numbers of examples have another one to stand for them.
+    """
+    caplog.set_level("DEBUG", "autodist")
     for machines, each, kind in ((6, 1, "cpus"), (4, 2, "gpus"), (5, 2, "cpus"), (4, 5, "gpus"), (4, 5, "cpus")):
         item = _item(drawing="no draws" if each == 1 else "dropout")
-        _assert_one_machine_is_enough(item, _placed(item, builder, machines, each, kind), each, caplog)
+        placement = _placed(item, builder, machines, each, kind)
+        for sizes in ([2] * machines * each, []):
+            found = _both(item, placement, sizes)
+            _assert_same(*found, per_machine=each)
+            assert each < 5 or not sizes or any(name.startswith("each_") for name in _functions(found[0]))
+    assert "More replicas are built" not in caplog.text, caplog.text
+    for kind in ("gpus", "cpus"):
+        _assert_same(*_both(_item(), _placed(_item(), builder, 6, 2, kind), (3,) * 8 + (2,) * 4), per_machine=2)
 
 
 @pytest.mark.quick("attribute-AllReduce")
@@ -220,34 +226,11 @@ def test_draws_that_are_no_constants_are_built_replica_by_replica(drawing: str, 
 
 
 @pytest.mark.quick("PSLoadBalancing")
-@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
-def test_machines_with_several_replicas(builder):
-    """On GPUs each replica has copies of its own, and on CPUs the first one of a machine has them for all."""
-    sizes = (3,) * 8 + (2,) * 4
-    for kind in ("gpus", "cpus"):
-        placement = _placed(_item(), builder, 6, 2, kind)
-        found = [build(_item(), placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
-        _assert_same(*found, per_machine=2)
-
-
-@pytest.mark.quick("PSLoadBalancing")
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_the_graph_of_64_machines_is_not_much_larger_than_that_of_two(builder):
     few, many = (build(_item(), _placed(_item(), builder, count), sizes=[2] * count) for count in (2, 64))
     assert many.graph_def.ByteSize() < 3 * few.graph_def.ByteSize()
     assert len(many.graph_def.library.function) < 10
-
-
-@pytest.mark.quick("Parallax")
-@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
-def test_machines_with_many_replicas(builder):
-    """Three replicas of a machine are built, and stand for all."""
-    item = table_item() if builder == "Parallax" else _item()
-    for kind in ("gpus", "cpus"):
-        placement = _placed(item, builder, 4, 5, kind)
-        found = [build(item, placement, kernels=pipeline, sizes=[2] * 20) for pipeline in (PIPELINE, [*PIPELINE])]
-        assert any(name.startswith("each_") for name in _functions(found[0]))
-        _assert_same(*found, per_machine=5)
 
 
 @pytest.mark.quick("PSLoadBalancing")
@@ -256,8 +239,7 @@ def test_rows_are_looked_up_on_servers(builder):
     """The servers are on machines that stand for others, too."""
     for each, kind in ((1, "cpus"), (2, "gpus"), (4, "cpus")):
         placement, sizes = _placed(table_item(), builder, 6, each, kind), (2,) * 6 * each
-        found = [build(table_item(), placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
-        _assert_same(*found, per_machine=each)
+        _assert_same(*_both(table_item(), placement, sizes), per_machine=each)
         # Of several tables on a server, the rows travel together on each machine in the same way.
         assert _calls(build(tables_item(14), _placed(tables_item(14), builder, 6, each, kind), sizes=sizes)) > 0
 
@@ -265,24 +247,24 @@ def test_rows_are_looked_up_on_servers(builder):
 @cache
 def _large_item() -> GraphItem:
     """A layer whose rows two replicas of a machine multiply at once."""
-    model = keras.Sequential([keras.Input((512,)), keras.layers.Dense(512, "tanh", name="large")])
-    model.compile("sgd", "mse")
+    model = stacked(keras.Input((512,)), keras.layers.Dense(512, "tanh", name="large"))
     batch = tf.zeros((4, 512)), tf.zeros((4, 512))
     specs = [tf.TensorSpec((None, 512), each.dtype) for each in batch]
     return trace_step(model, model.train_step, batch, specs, False).item
 
 
+@pytest.mark.quick("5")
 @pytest.mark.parametrize("each", [3, 5])
 def test_large_layers_of_machines_with_more_replicas(each):
     """Each replica multiplies for itself, also where two replicas of a machine stand for five."""
     item, sizes = _large_item(), (2,) * 6 * each
-    placement = _placed(item, "AllReduce", 6, each)
-    found = [build(item, placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+    found = _both(item, _placed(item, "AllReduce", 6, each), sizes)
     assert _calls(found[0])
     _assert_same(*found, per_machine=each)
     assert sum(node.op == "MatMul" for node in found[1].graph_def.node) == 12 * each
 
 
+@pytest.mark.quick("PSLoadBalancing", "PartitionedPS")
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing", "PartitionedPS"])
 def test_large_layers_of_machines_with_two_replicas(builder):
     """Each machine has one product of the forward pass, and one that is the gradient, over the rows of its replicas.
@@ -290,8 +272,7 @@ def test_large_layers_of_machines_with_two_replicas(builder):
     The gradient of a split variable is in parts, each of which is no product.
     """
     item, each, sizes = _large_item(), 2, (3,) * 8 + (2,) * 4
-    placement = _placed(item, builder, 6, each)
-    found = [build(item, placement, kernels=pipeline, sizes=sizes) for pipeline in (PIPELINE, [*PIPELINE])]
+    found = _both(item, _placed(item, builder, 6, each), sizes)
     _assert_same(*found, per_machine=each)
     products = [node.name for node in found[1].graph_def.node if node.op == "MatMul"]
     assert sum(name.startswith("at_once/") for name in products) == (6 if builder == "PartitionedPS" else 12)
@@ -301,15 +282,15 @@ def test_large_layers_of_machines_with_two_replicas(builder):
 @pytest.mark.parametrize("builder", ["AllReduce", "PSLoadBalancing"])
 def test_an_update_that_may_be_left_out(builder):
     """A loss is scaled: where a gradient is not finite, no variable changes."""
-    placement, item = _placed(_item(scaled=True), builder, 6), _item(scaled=True)
-    _assert_same(*(build(item, placement, kernels=pipeline) for pipeline in (PIPELINE, [*PIPELINE])))
+    item = _item(scaled=True)
+    _assert_same(*_both(item, _placed(item, builder, 6)))
 
 
+@pytest.mark.quick("three tables-2")
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("item", [table_item(), tables_item(3)], ids=["one table", "three tables"])
 def test_the_rows_that_all_machines_gather(item, each):
-    placement = _placed(item, "AllReduce", 6, each)
-    found = [build(item, placement, kernels=pipeline) for pipeline in (PIPELINE, [*PIPELINE])]
+    found = _both(item, _placed(item, "AllReduce", 6, each))
     _assert_same(*found, per_machine=each)
     gathers = [name for name, node in _expanded(found[0].graph_def, each).items() if node.op == "CollectiveGatherV2"]
     assert len(gathers) == 6 * 3, "however many tables"

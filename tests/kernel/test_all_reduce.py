@@ -121,6 +121,7 @@ def _expected(batches: list[np.ndarray], values: dict) -> dict:
     return {"w": w, "b": b}
 
 
+@pytest.mark.quick("sizes1-True", "sizes3-False")
 @pytest.mark.parametrize("share_memory", [False, True])
 @pytest.mark.parametrize("sizes", [(7,), (2,), (1,), (1, 5, 2, 3)])
 def test_uneven_batches_and_idle_replicas_equal_one_device(sizes: tuple[int, ...], share_memory: bool):
@@ -132,6 +133,7 @@ def test_uneven_batches_and_idle_replicas_equal_one_device(sizes: tuple[int, ...
         assert np.max(np.abs(found[name] - expected)) <= 1e-12 * np.max(np.abs(expected))
 
 
+@pytest.mark.quick("sizes1-fused", "sizes2-apart")
 @pytest.mark.parametrize("builder", [AllReduce(), AllReduce(chunk_size=1)], ids=["fused", "apart"])
 @pytest.mark.parametrize("sizes", [(3,), (1,), (4, 1, 2)])
 def test_rows_are_gathered_by_every_replica(sizes: tuple[int, ...], builder: AllReduce):

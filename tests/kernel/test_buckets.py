@@ -18,7 +18,7 @@ from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
 from autodist_core.runtime import LocalSession
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax
-from tests.capture.plain import descend, gradients_of, trace
+from tests.capture.plain import dense_step, trace
 from tests.kernel.graphs import (
     SHAPES,
     ancestors,
@@ -92,16 +92,10 @@ def test_over_machines_the_gradients_of_a_small_model_fill_several_buckets(
     """Unless the strategy says how large they are: in one bucket, all would wait for the end of the backward pass."""
     variables = {f"kernel{index}": tf.Variable(tf.ones((mebibytes, 64, 256))) for index in range(16)}
 
-    def step(tracer, x):
-        def loss_of(variables, x):
-            sums = [tf.reduce_sum(each) for each in variables.values()]
-            return tf.cast(tf.reduce_mean(x), "float32") * tf.add_n(sums)
+    def loss_of(variables, x):
+        return tf.cast(tf.reduce_mean(x), "float32") * tf.add_n([tf.reduce_sum(each) for each in variables.values()])
 
-        loss, gradients = gradients_of(variables, x, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    item = capture(trace(step, variables))
+    item = capture(trace(dense_step(variables, loss_of=loss_of), variables))
     graph = build(item, placed_on(item, builder, *cpus)).graph_def
     sums = [node for node in nodes_of(graph, "CollectiveReduceV2").values() if "replica0" in node.name]
     assert sorted(4 * size // 1024 for size in _sizes(graph, sums)) == expected
@@ -182,11 +176,7 @@ def test_replicas_agree_on_every_bucket_and_its_key(active: int):
 def test_a_replica_without_examples_sends_zeros_that_take_no_room_in_the_graph():
     variables = {"w": tf.Variable(np.ones((3, 50_000)))}
 
-    def step(tracer, x):
-        loss, gradients = gradients_of(variables, x, lambda variables, x: tf.reduce_mean(x @ variables["w"]))
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
+    step = dense_step(variables, loss_of=lambda variables, x: tf.reduce_mean(x @ variables["w"]))
     item = capture(trace(step, variables))
     graph = build(item, placed(item, AllReduce(), machine(3)), 1).graph_def
     assert graph.ByteSize() < 100_000
@@ -195,7 +185,7 @@ def test_a_replica_without_examples_sends_zeros_that_take_no_room_in_the_graph()
 BUCKETS = [1, 8, 20, 24, 100, 160, 1 << 30]
 
 
-@pytest.mark.quick("1-2-sizes0", "24-2-sizes0", "100-2-sizes0", "1073741824-2-sizes0")
+@pytest.mark.quick("1-2-sizes0", "24-2-sizes0")
 @pytest.mark.parametrize("cpus, sizes", [(2, (5,)), (3, (7, 2)), (3, (1,))])
 @pytest.mark.parametrize("bucket", BUCKETS)
 def test_no_size_of_buckets_changes_a_number(bucket: int, cpus: int, sizes: tuple[int, ...]):
@@ -210,8 +200,7 @@ def test_no_size_of_buckets_changes_a_number(bucket: int, cpus: int, sizes: tupl
     assert not any(np.array_equal(found[name], values[name]) for name in (*SHAPES, "scale"))
 
 
-@pytest.mark.parametrize("bucket", [4, 36, 1 << 20])
-@pytest.mark.parametrize("builder", [AllReduce, Parallax])
+@pytest.mark.parametrize("builder, bucket", [(AllReduce, 4), (Parallax, 36), (AllReduce, 1 << 20)])
 def test_types_of_one_group_are_cut_each_by_its_own_size(bucket: int, builder):
     dtypes = {"first": "float32", "third": "float16", "scale": "float32"}
     item = layered_item(layered_variables(**dtypes))

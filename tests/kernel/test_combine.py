@@ -110,6 +110,7 @@ def _item_of_pairs():
     return capture(trace(step, variables, described=described, concat_outputs=True))
 
 
+@pytest.mark.quick("active0-counts0", "active2-counts2")
 @pytest.mark.parametrize("active, counts", [((0, 1, 2), (1, 1, 2)), ((0, 2), (1, 3)), ((1, 2), (3, 1)), ((1,), (4,))])
 def test_small_variables_over_hosts_travel_together_and_get_the_values_that_they_get_alone(
     monkeypatch, active, counts

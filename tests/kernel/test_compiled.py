@@ -18,7 +18,7 @@ from tests.equality.test_optimizers import OPTIMIZERS, REFERENCES
 from tests.kernel.graphs import ancestors, compiled, machine, placed
 from tests.support.compare import assert_same, named
 from tests.support.graphs import captured
-from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, dense_data
+from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, dense_data, stacked
 from tests.support.training import assert_equal_training, distributed, fit, seeded
 
 EMBEDDING, LSTM = BY_NAME["embedding"], BY_NAME["lstm"]
@@ -61,11 +61,10 @@ def test_every_optimizer_updates_as_in_plain_keras_under_xla(name):
 
 def _drawing() -> keras.Model:
     layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((5,)), layers.Dense(6, activation="tanh"), layers.Dropout(0.4), layers.Dense(1)]
+    return stacked(
+        keras.Input((5,)), layers.Dense(6, activation="tanh"), layers.Dropout(0.4), layers.Dense(1),
+        optimizer=keras.optimizers.SGD(0.1), jit_compile=True,
     )
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
-    return model
 
 
 def test_one_replica_draws_what_plain_keras_draws_under_xla():
@@ -82,11 +81,10 @@ class _Words(keras.layers.Layer):
 
 def _with_words() -> keras.Model:
     layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((5,)), layers.Dense(6, activation="tanh"), _Words(name="words"), layers.Dense(1)]
+    return stacked(
+        keras.Input((5,)), layers.Dense(6, activation="tanh"), _Words(name="words"), layers.Dense(1),
+        optimizer=keras.optimizers.SGD(0.1), jit_compile=True,
     )
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
-    return model
 
 
 def test_what_xla_cannot_compile_stays_outside_and_is_named_in_the_plan():
@@ -125,6 +123,7 @@ def _with_range(chosen: bool, jit_compile: bool) -> keras.Model:
     return model
 
 
+@pytest.mark.quick("1-True", "2-False")
 @pytest.mark.parametrize("chosen", [False, True])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_value_that_xla_needs_when_it_compiles_stays_outside_whatever_the_sizes(replicas: int, chosen: bool):
@@ -206,9 +205,7 @@ def test_over_machines_the_first_gradients_are_sent_before_the_last_piece_has_ru
 
     def build_model():
         layers = [keras.layers.Dense(6, activation="gelu") for _ in range(4)]
-        model = keras.Sequential([keras.Input((5,)), *layers, keras.layers.Dense(1)])
-        model.compile("sgd", "mse", jit_compile=True)
-        return model
+        return stacked(keras.Input((5,)), *layers, keras.layers.Dense(1), jit_compile=True)
 
     def before_collectives(spec: ResourceSpec, tasks: Tasks) -> list[list[str]]:
         strategy = compiled(item, AllReduce(bucket_bytes=5 * 8 * 6), spec)

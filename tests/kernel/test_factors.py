@@ -18,7 +18,7 @@ from autodist_core.reports import planned
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
 from autodist_core.strategy.factor_rows import factor_rows
-from tests.capture.plain import descend, gradients_of, trace
+from tests.capture.plain import dense_step, trace
 from tests.kernel.graphs import compiled, machines, nodes_of, placed_on
 
 SENDING = AllReduce(factor_rows=100)
@@ -27,12 +27,7 @@ SENDING = AllReduce(factor_rows=100)
 def _captured(shapes: dict[str, tuple[int, ...]], loss_of, dtype: str = "float64", each: tuple = (5,)) -> GraphItem:
     """A step of plain SGD on variables of ones, for examples of a shape."""
     variables = {name: tf.Variable(tf.ones(shape, dtype), name=name) for name, shape in shapes.items()}
-
-    def step(tracer, x):
-        loss, gradients = gradients_of(variables, x, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
+    step = dense_step(variables, loss_of=loss_of)
     return capture(trace(step, variables, (tf.TensorSpec((None, *each), tf.float64, "x"),)))
 
 
@@ -160,16 +155,10 @@ def test_factors_whose_rows_are_no_examples_stay():
 
 def _behind(first) -> GraphItem:
     """A layer behind an operation on inputs of 300 positions."""
-    variables = {"layer": tf.Variable(tf.ones((5, 4), "float64"), name="layer")}
+    def loss_of(given, x):
+        return tf.reduce_mean(tf.tanh(tf.reduce_mean(first(x), 1) @ given["layer"]))
 
-    def step(tracer, x):
-        loss, gradients = gradients_of(
-            variables, x, lambda given, x: tf.reduce_mean(tf.tanh(tf.reduce_mean(first(x), 1) @ given["layer"]))
-        )
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return capture(trace(step, variables, (tf.TensorSpec((None, 300, 5), tf.float64, "x"),)))
+    return _captured({"layer": (5, 4)}, loss_of, each=(300, 5))
 
 
 @pytest.mark.parametrize(
@@ -233,16 +222,7 @@ def test_a_plan_counts_what_the_links_carry():
 
 def _of(outputs) -> GraphItem:
     """A kernel, and what is made of the inputs and of it."""
-    variables = {"layer": tf.Variable(tf.ones((5, 5), "float64"), name="layer")}
-
-    def step(tracer, x):
-        loss, gradients = gradients_of(
-            variables, x, lambda given, x: tf.reduce_mean(tf.tanh(outputs(x, given["layer"])))
-        )
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    return capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),)))
+    return _captured({"layer": (5, 5)}, lambda given, x: tf.reduce_mean(tf.tanh(outputs(x, given["layer"]))))
 
 
 @pytest.mark.parametrize(

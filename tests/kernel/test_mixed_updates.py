@@ -39,6 +39,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
         keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, clipnorm=0.05, name="adam"), 4.0, 2, name="scaled"
     ),
     "norm of everything": lambda: NormScaled(0.1, momentum=0.5, name="scaled"),
+    "clipvalue": lambda: keras.optimizers.SGD(0.5, clipvalue=0.02, name="sgd"),
     "average": lambda: keras.optimizers.Adam(
         0.01, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2, name="adam"
     ),
@@ -64,8 +65,7 @@ def test_all_reduce_equals_one_device(name: str):
 
 
 def test_replicas_that_share_their_memory_equal_one_device():
-    name = "accumulation, clipped"
-    assert_equal_training(REFERENCES[name], share_memory=True)
+    assert_equal_training(REFERENCES["accumulation, clipped"], share_memory=True)
 
 
 @pytest.mark.quick("norm of everything-False")
@@ -89,7 +89,7 @@ def test_one_server_equals_one_device(name: str):
 def test_the_expectations_are_not_those_of_a_plain_optimizer():
     """Else equality would say nothing about clipping, accumulating and averaging."""
     adam = plain(_reference(lambda: keras.optimizers.Adam(0.01, name="adam")))
-    for name in ("global_clipnorm", "accumulation, clipped", "average"):
+    for name in ("global_clipnorm", "accumulation, clipped", "clipvalue", "average"):
         kernel = "small/first/kernel"
         assert abs(plain(REFERENCES[name]).weights[kernel] - adam.weights[kernel]).max() > 1e-5
 

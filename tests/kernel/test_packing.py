@@ -15,7 +15,7 @@ from autodist_core.kernel.passes import packing
 from autodist_core.step import naming
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
 from autodist_core.strategy.compiler import StrategyCompiler
-from tests.capture.plain import TABLE_SPECS, descend, gradients_of, trace
+from tests.capture.plain import TABLE_SPECS, dense_step, descend, gradients_of, trace
 from tests.kernel.graphs import layered_item, layered_variables, machine, placed, tables_item, train
 from tests.support.compare import assert_same
 from tests.support.strategies import Mixed
@@ -133,12 +133,7 @@ def test_a_lookup_waits_for_no_other_one_that_depends_on_it_or_on_compute():
         ]
         return given["scale"] * tf.add_n([tf.reduce_mean(tf.square(each - 0.5)) for each in rows])
 
-    def step(tracer, ids):
-        loss, gradients = gradients_of(variables, ids, loss_of)
-        tracer.apply(gradients, descend(variables))
-        return [loss]
-
-    item = capture(trace(step, variables, TABLE_SPECS))
+    item = capture(trace(dense_step(variables, loss_of=loss_of), variables, TABLE_SPECS))
     nodes = [{"address": host, "chief": host == HOSTS[0], "cpus": [0]} for host in HOSTS[:2]]
     spec = ResourceSpec({"nodes": nodes})
     strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))

@@ -109,6 +109,7 @@ def _rows(placement, batches) -> dict[str, np.ndarray]:
     return train(table_item(), placement, values, batches)
 
 
+@pytest.mark.quick("ids0-Mixed()", "ids1-EveryAxis(first=1, shards=2)", "ids2-EveryAxis(first=0, shards=3)")
 @pytest.mark.parametrize("builder", [PartitionedPS(), EveryAxis(0, shards=3), EveryAxis(1), Mixed()], ids=str)
 @pytest.mark.parametrize("ids", [[[0, 5], [3, 3]], [[2, 2, 2, 2], [1, 4]], [[5, 0], [5, 5], [0, 0, 1, 3, 4, 5]]])
 def test_rows_of_a_split_table_equal_one_devices(builder, ids: list):
@@ -148,8 +149,7 @@ def test_reads_that_nothing_needs_bring_no_table_to_the_replicas():
     assert not [name for name in reads for table in tables if name.startswith(f"pull/0/{table}")]
 
 
-@pytest.mark.parametrize("wrong", [-1, 6, 100])
-@pytest.mark.parametrize("builder", [AllReduce(), PartitionedPS()], ids=str)
+@pytest.mark.parametrize("builder, wrong", [(AllReduce(), 6), (PartitionedPS(), -1), (PartitionedPS(), 100)], ids=str)
 def test_a_row_that_no_shard_has_is_refused_as_by_a_whole_table(builder, wrong: int):
     with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
         _rows(placed(table_item(), builder), [np.array([[0, wrong], [1, 2]], np.int32)])

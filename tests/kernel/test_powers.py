@@ -44,6 +44,7 @@ def test_powers_are_those_of_the_definition(rank: int, cpus: int):
         np.testing.assert_allclose(kept(replicas.session, "error"), error, rtol=0.0, atol=1e-12)
 
 
+@pytest.mark.quick("2-sizes1", "1-sizes3")
 @pytest.mark.parametrize("rank, sizes", [(2, (2, 2, 2)), (2, (1, 2, 1)), (2, (2, 1, 2)), (1, (1, 1, 1))])
 def test_a_rank_that_holds_the_whole_gradient_loses_nothing(rank: int, sizes: tuple[int, ...]):
     """The gradient of a matrix by so few examples has no higher rank."""

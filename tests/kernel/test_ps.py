@@ -90,6 +90,9 @@ def _ids(random, size: int) -> np.ndarray:
     return random.integers(0, 6, (size, 2)).astype("int32")
 
 
+@pytest.mark.quick(
+    "dense_item-_features-builder0-False", "dense_item-_features-builder1-True", "table_item-_ids-builder2-False"
+)
 @pytest.mark.parametrize("share_memory", [False, True])
 @pytest.mark.parametrize("builder", [PS(), PSLoadBalancing(), Parallax()])
 @pytest.mark.parametrize("make, draw", [(dense_item, _features), (table_item, _ids)])

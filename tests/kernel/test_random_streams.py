@@ -9,6 +9,7 @@ from autodist_core.kernel import build
 from autodist_core.strategy import AllReduce
 from tests.kernel.graphs import machine, placed
 from tests.support.graphs import captured
+from tests.support.models import stacked
 from tests.support.training import seeded
 
 
@@ -29,9 +30,7 @@ class _Nested(keras.layers.Layer):
 
 def test_only_functions_that_draw_are_copied_and_once_for_each_replica_but_the_first():
     def build_model():
-        model = keras.Sequential([keras.Input((3,)), _Nested(name="nested"), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", jit_compile=False)
-        return model
+        return stacked(keras.Input((3,)), _Nested(name="nested"), keras.layers.Dense(1), jit_compile=False)
 
     item = captured(seeded(build_model), tf.ones((4, 3), "float64"), tf.ones((4, 1), "float64")).item
     before = {function.signature.name: function for function in item.graph_def.library.function}

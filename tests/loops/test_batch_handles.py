@@ -86,10 +86,7 @@ def _eagerly(front: Any) -> Any:
     @front.function
     def step(batch):
         x, y = batch
-        with tf.GradientTape() as tape:
-            loss = net.loss(x, y)
-        net.descend(tape.gradient(loss, net.variables))
-        return loss
+        return net.train(lambda: net.loss(x, y))
 
     data = tf.data.Dataset.from_tensor_slices(examples(20)).batch(6)
     return {"seen": [[step(batch) for batch in data] for _ in range(2)], "weights": values(net.variables)}

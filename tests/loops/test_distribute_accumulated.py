@@ -74,6 +74,7 @@ def mirrored() -> Any:
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
 
 
+@pytest.mark.quick("momentum-False", "adam-True")
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_sum_of_gradients_that_is_applied_later_counts_as_under_tensorflow(mirrored, optimizer: str, reduced: bool):

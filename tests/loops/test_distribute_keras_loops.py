@@ -9,6 +9,7 @@ import pytest
 from autodist_core.errors import NotYetError
 from autodist_keras import DistributedModel
 from tests.support.distributed import replicas
+from tests.support.models import stacked
 
 X, Y = np.ones((7, 3)), np.ones((7, 1))
 LOOPS = {
@@ -22,9 +23,7 @@ LOOPS = {
 
 
 def compiled() -> keras.Model:
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="small")
-    model.compile("sgd", "mse")
-    return model
+    return stacked(keras.Input((3,)), keras.layers.Dense(1), name="small")
 
 
 def test_keras_loops_are_refused_and_what_the_message_says_works():

@@ -15,6 +15,7 @@ from autodist_core import ResourceSpec, SessionError
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same
 from tests.support.distributed import SUM, numbers, replicas
+from tests.support.loops import descend
 
 
 def test_an_optimizer_that_was_made_outside_the_scope_is_refused():
@@ -111,9 +112,7 @@ def test_python_in_a_step_over_several_machines_is_refused_before_they_start():
 
     def step(x):
         squares = tf.map_fn(lambda each: tf.ensure_shape(tf.numpy_function(np.square, [each], tf.float64), []), x)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(squares * weight)
-        weight.assign_sub(tape.gradient(loss, weight))
+        descend(lambda: tf.reduce_sum(squares * weight), weight)
 
     with pytest.raises(CaptureError, match=r"calls Python .*several machines.*or train on one machine"):
         strategy.plan(step, args=(tf.ones([4], tf.float64),))
@@ -125,9 +124,7 @@ def test_the_plan_of_a_function():
     with replicas("PS", count=2) as strategy:
 
         def step(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(x @ weight)
-            weight.assign_sub(tape.gradient(loss, weight))
+            descend(lambda: tf.reduce_sum(x @ weight), weight)
 
         plan = strategy.plan(step, args=(tf.ones([4, 3]),))
         assert "weight : f32[3,2]  ps(localhost:CPU:0)" in plan and plan.startswith("strategy ")
@@ -174,9 +171,7 @@ def test_a_plan_says_what_is_refused_once_another_planned_function_has_run():
     with replicas("PS", count=2) as strategy:
 
         def step(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(x @ weight)
-            weight.assign_sub(tape.gradient(loss, weight))
+            descend(lambda: tf.reduce_sum(x @ weight), weight)
 
         def assign(x):
             weight.assign(weight + tf.reduce_mean(x))

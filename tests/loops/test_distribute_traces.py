@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.distributed import SUM, numbers, replicas
-from tests.support.loops import SEED
+from tests.support.loops import SEED, descend
 
 
 def test_a_trace_sees_and_changes_the_variables_between_runs():
@@ -19,10 +19,7 @@ def test_a_trace_sees_and_changes_the_variables_between_runs():
     with replicas(count=2) as strategy:
 
         def step(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(x * weight)
-            weight.assign_sub(0.125 * tape.gradient(loss, weight))
-            return loss
+            return descend(lambda: tf.reduce_sum(x * weight), weight, 0.125)
 
         @tf.function
         def twice(batches):

@@ -24,10 +24,7 @@ def descending(front, net, check=lambda x: None):
     @front.function
     def step(x, y):
         check(x)
-        with tf.GradientTape() as tape:
-            loss = net.loss(x, y)
-        net.descend(tape.gradient(loss, net.variables))
-        return loss
+        return net.train(lambda: net.loss(x, y))
 
     return step
 
@@ -80,9 +77,7 @@ def test_an_error_while_a_function_is_traced_changes_nothing():
 
         @front.function
         def step(x, y, fails=False):
-            with tf.GradientTape() as tape:
-                loss = net.loss(x, y)
-            net.descend(tape.gradient(loss, net.variables))
+            loss = net.train(lambda: net.loss(x, y))
             if fails:
                 raise ZeroDivisionError("while it is traced")
             return loss

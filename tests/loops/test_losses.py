@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.loop_steps import gradients, trained_by
+from tests.support.loop_steps import TrainedBy
 from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, values
 
 
@@ -77,10 +77,7 @@ def _in_half_precision(front: Any) -> Any:
 
     @front.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.cast(half(summed(net, x, y)) + half(penalty(net)), tf.float64) / 16.0
-        net.descend(tape.gradient(loss, net.variables), 0.05)
-        return loss
+        return net.train(lambda: tf.cast(half(summed(net, x, y)) + half(penalty(net)), tf.float64) / 16.0, 0.05)
 
     return {"seen": [step(x, y) for x, y in batches(*examples())], "weights": values(net.variables)}
 
@@ -116,9 +113,7 @@ def test_a_factor_of_the_batch_is_not_exact_and_the_plan_says_so():
 
         @front.function
         def step(x, y):
-            with tf.GradientTape() as tape:
-                loss = (summed(net, x, y) + penalty(net)) / tf.reduce_sum(x**2)
-            net.descend(tape.gradient(loss, net.variables))
+            net.train(lambda: (summed(net, x, y) + penalty(net)) / tf.reduce_sum(x**2))
 
         assert "not exact: a loss made by" in step.plan(*examples(13))
 
@@ -135,13 +130,8 @@ def _of_sequences(net: Net) -> Any:
             logits_time_major=False, blank_index=0,
         ))
 
-    def step(x, y):
-        value, found = gradients(net, lambda: loss(x))
-        net.descend(found)
-        return value
-
-    return step
+    return lambda x, y: net.train(lambda: loss(x)), []
 
 
 def test_a_loss_whose_loops_have_no_traced_graph_equals_one_devices():
-    assert_equal_loops(trained_by(_of_sequences), "PS", tolerance=float(np.finfo("float32").eps) * 8)
+    assert_equal_loops(TrainedBy(_of_sequences), "PS", tolerance=float(np.finfo("float32").eps) * 8)

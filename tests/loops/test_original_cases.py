@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.loops import assert_equal_loops, autodist, batches, values
+from tests.support.loops import BATCHES, assert_equal_loops, autodist, batches, values
 from tests.support.strategies import BUILDERS
 
-BATCHES = (13, 13, 2)
 LOSS, W, B = 9.401788, 4.957685, 0.04175035
 """What one step gives, as the original project has it."""
 W_OF_TWO, B_OF_TWO = 4.95938883, 0.04115171
@@ -62,7 +61,7 @@ def test_two_equal_workers(strategy: str):
     np.testing.assert_allclose([weight, bias], [W_OF_TWO, B_OF_TWO], rtol=2e-7)
 
 
-def trained(front: Any, model: keras.Model, optimizer: Any, loss_of: Any, data: tuple, examples: int) -> Any:
+def trained(front: Any, model: keras.Model, optimizer: Any, loss_of: Any, data: tuple) -> Any:
     """Batches of a loop of three functions."""
     total = keras.metrics.Mean()
 
@@ -84,10 +83,9 @@ def trained(front: Any, model: keras.Model, optimizer: Any, loss_of: Any, data: 
     seen = []
     for _ in range(2):
         total.reset_state()
-        seen += [train_step(x, y) for x, y in batches(*data, sizes=BATCHES)]
+        seen += [train_step(x, y) for x, y in batches(*data)]
         seen.append(total.result())
-    assert sum(BATCHES) == examples
-    evaluated = [evaluate(x, y) for x, y in batches(*data, sizes=BATCHES)]
+    evaluated = [evaluate(x, y) for x, y in batches(*data)]
     return {
         "seen": seen, "evaluated": evaluated, "weights": values(model.weights), "optimizer": values(optimizer.variables)
     }
@@ -105,7 +103,7 @@ def embedding_classifier(front: Any) -> Any:
     ])  # fmt: skip
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     data = words, (words.sum(1, keepdims=True) % 2).astype("float64")
-    return trained(front, model, keras.optimizers.Adam(0.01), loss, data, EXAMPLES)
+    return trained(front, model, keras.optimizers.Adam(0.01), loss, data)
 
 
 def language_model(front: Any) -> Any:
@@ -116,7 +114,7 @@ def language_model(front: Any) -> Any:
     ])  # fmt: skip
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     data = words[:, :-1], words[:, 1:]
-    return trained(front, model, keras.optimizers.Adagrad(0.1), loss, data, EXAMPLES)
+    return trained(front, model, keras.optimizers.Adagrad(0.1), loss, data)
 
 
 def image_classifier(front: Any) -> Any:
@@ -127,7 +125,7 @@ def image_classifier(front: Any) -> Any:
     ])  # fmt: skip
     data = random.random((EXAMPLES, 8, 8, 1)), random.integers(0, 4, EXAMPLES)
     loss = keras.losses.SparseCategoricalCrossentropy()
-    return trained(front, model, keras.optimizers.SGD(0.05, momentum=0.9), loss, data, EXAMPLES)
+    return trained(front, model, keras.optimizers.SGD(0.05, momentum=0.9), loss, data)
 
 
 class Repeated(keras.layers.Layer):
@@ -152,7 +150,7 @@ def while_loop(front: Any) -> Any:
     model = keras.Sequential([keras.Input((4,)), Repeated(), keras.layers.Dense(1)])
     data = random.normal(size=(EXAMPLES, 4)), random.normal(size=(EXAMPLES, 1))
     loss = keras.losses.MeanSquaredError()
-    return trained(front, model, keras.optimizers.RMSprop(0.01), loss, data, EXAMPLES)
+    return trained(front, model, keras.optimizers.RMSprop(0.01), loss, data)
 
 
 CASES = [embedding_classifier, language_model, image_classifier, while_loop]
@@ -161,7 +159,7 @@ CASES = [embedding_classifier, language_model, image_classifier, while_loop]
 @pytest.mark.quick("image_classifier-PartitionedAR", "while_loop-UnevenPartitionedPS")
 @pytest.mark.parametrize("case, strategy, replicas", [
     pytest.param(case, strategy, 2 + (turn + row) // 2 % 2, id=f"{case.__name__}-{strategy}")
-    for row, case in enumerate(CASES) for turn, strategy in enumerate(BUILDERS)
+    for turn, strategy in enumerate(BUILDERS) for row, case in enumerate(CASES) if (turn + row) % 4 == 0
 ])  # fmt: skip
 def test_a_model_of_the_original_project(case: Any, strategy: str, replicas: int):
     assert_equal_loops(case, strategy, replicas)

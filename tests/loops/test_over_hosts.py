@@ -17,9 +17,10 @@ import tensorflow as tf
 from autodist_core import AutoDist, distribute
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import BUILDERS, AllReduce
+from tests.cluster.hurting import agents, kill
 from tests.cluster.over_hosts import nothing_left
 from tests.support.compare import assert_same, flat
-from tests.support.distributed import epochs
+from tests.support.distributed import epochs, over
 from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
 from tests.support.waiting import until
 
@@ -75,11 +76,8 @@ def test_a_loop_over_uneven_hosts_equals_one_device(lan, strategy: str):
 
 
 def test_a_traced_epoch_over_uneven_hosts_equals_one_device(lan):
-    strategy = distribute(lan.spec(cpus=[1, 2]), "UnevenPartitionedPS")
-    try:
+    with over(lan.spec(cpus=[1, 2]), "UnevenPartitionedPS") as strategy:
         actual = epochs(strategy, "Adam", True)
-    finally:
-        strategy.autodist.close()
     assert_same(epochs(tf.distribute.get_strategy(), "Adam", False), actual)
 
 
@@ -103,23 +101,16 @@ def test_inputs_of_several_lengths_have_factors_of_several_lengths(lan):
             strategy.run(step, args=inputs)
         return values(variables)
 
-    strategy = distribute(lan.spec(), AllReduce(factor_rows=100))
-    try:
+    with over(lan.spec(), AllReduce(factor_rows=100)) as strategy:
         actual = trained(strategy, *(
             strategy.experimental_distribute_values_from_function(
                 lambda context, of_each=of_each: tf.constant(of_each[context.replica_id_in_sync_group])
             )
             for of_each in (few, many)
         ))  # fmt: skip
-    finally:
-        strategy.autodist.close()
     whole = (tf.constant(np.concatenate(of_each)) for of_each in (few, many))
     expected = trained(tf.distribute.get_strategy(), *whole)
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
-
-
-def agents(host) -> list[int]:
-    return [pid for pid, command in host.processes() if "autodist_core.cluster.on_node.agent" in command]
 
 
 def counting(front: Any, net: Net, steps: tf.Variable) -> Any:
@@ -157,8 +148,7 @@ def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(lan, strategy: s
         with caplog.at_level(logging.DEBUG, logger="autodist"):
             safe = re.compile(r"after training step [1-9]\d* is safe")
             until(lambda: losses.append(step(*batch)) or safe.search(caplog.text))
-        for pid in agents(host):
-            os.kill(pid, signal.SIGKILL)
+        kill(host)
         with pytest.raises(NodeLostError, match=rf"(?s){host.address} was lost during training step \d+") as raised:
             while True:
                 losses.append(step(*batch))
@@ -179,8 +169,7 @@ def test_after_a_restart_the_loop_goes_on_and_no_batch_counts_twice(lan):
         buffer = np.empty_like(batch[0])
         for turn in range(12):
             if turn in (4, 8):
-                for pid in agents(host):
-                    os.kill(pid, signal.SIGKILL)
+                kill(host)
             if turn == 8:
                 # The loss is noticed while no step runs: the steps since the last safe state are not lost with it.
                 until(lambda: front.engine.training.is_outdated)

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same
-from tests.support.distributed import numbers, replicas
-from tests.support.loops import assert_equal_loops, autodist
+from tests.support.distributed import replicas
+from tests.support.loops import assert_equal_loops, autodist, descend
 
 
 def test_a_function_may_not_write_of_the_batch_what_another_one_trains():
@@ -19,9 +19,7 @@ def test_a_function_may_not_write_of_the_batch_what_another_one_trains():
 
         @front.function
         def train(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(x * weight)
-            weight.assign_sub(0.5 * tape.gradient(loss, weight))
+            descend(lambda: tf.reduce_mean(x * weight), weight, 0.5)
 
         bump = front.function(lambda x: weight.assign_add(tf.reduce_mean(x)))
         train(np.ones(4))
@@ -67,25 +65,6 @@ def test_rows_of_a_variable_are_not_written_in_place():
         spread = front.function(lambda x: counts.scatter_add(tf.IndexedSlices(tf.ones_like(x), tf.cast(x, tf.int32))))
         with pytest.raises(CaptureError, match=r"written in place.*unsorted_segment_sum"):
             spread(np.array([0.0, 1.0, 1.0, 3.0]))
-
-
-def test_inside_run_a_variable_says_how_replicas_combine_it():
-    seen = tf.Variable(0.0, dtype=tf.float64)
-    added = tf.Variable(0.0, dtype=tf.float64, aggregation=tf.VariableAggregation.SUM)
-    with replicas(count=2) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(5))))
-        with pytest.raises(CaptureError, match="on each replica, and it is not known"):
-            strategy.run(lambda x: seen.assign_add(tf.reduce_sum(x)), args=(batch,))
-        strategy.run(lambda x: added.assign_add(tf.reduce_sum(x)), args=(batch,))
-        assert float(added) == 15.0
-
-
-def test_all_reduce_in_a_nested_function_is_refused():
-    with replicas(count=2) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
-        total = tf.function(lambda x: tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(x)))
-        with pytest.raises(CaptureError, match="all_reduce is called inside"):
-            strategy.run(lambda x: total(x), args=(batch,))
 
 
 def _given_seeds(front):

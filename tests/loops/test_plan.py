@@ -11,6 +11,7 @@ from autodist_core.step.graph_item import Variable
 from autodist_core.training import Entry
 from autodist_keras import DistributedModel
 from tests.support.loops import autodist as replicas
+from tests.support.loops import descend
 
 SPEC = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
 
@@ -65,9 +66,7 @@ def test_the_plan_of_a_function_that_assigns_what_another_one_trains_says_who_do
 
         @front.function
         def train(x):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(x * weight)
-            weight.assign_sub(0.5 * tape.gradient(loss, weight))
+            descend(lambda: tf.reduce_mean(x * weight), weight, 0.5)
 
         zero = front.function(lambda: weight.assign(0.0))
         assert "  note: the function applies no gradients: every replica has a copy" in zero.plan().splitlines()
@@ -88,10 +87,7 @@ def test_a_marked_method_has_a_plan_and_can_be_verified():
             @front.function
             def step(self, x):
                 """One step."""
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_mean((x @ self.weight[:, None] - 1.0) ** 2)
-                self.weight.assign_sub(0.1 * tape.gradient(loss, self.weight))
-                return loss
+                return descend(lambda: tf.reduce_mean((x @ self.weight[:, None] - 1.0) ** 2), self.weight, 0.1)
 
         trainer, x = Trainer(), np.ones((4, 2), "float32")
         assert "weight : f32[2]  ps(localhost:CPU:0)" in trainer.step.plan(x)
@@ -165,10 +161,7 @@ def test_losses_that_mix_examples_are_named_and_others_are_not():
         def step_of(loss):
             @autodist.function
             def step(x):
-                with tf.GradientTape() as tape:
-                    result = loss(tf.reduce_sum(x * kernel, 1) ** 2)
-                kernel.assign_sub(0.1 * tape.gradient(result, kernel))
-                return result
+                return descend(lambda: loss(tf.reduce_sum(x * kernel, 1) ** 2), kernel, 0.1)
 
             return step
 

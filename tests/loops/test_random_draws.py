@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.loop_steps import gradients
 from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, run_marked, run_plain, values
 
 
@@ -21,9 +20,7 @@ def _draws(front: Any) -> Any:
     def step(x, y):
         x = dropout(x + 0.1 * generator.normal(tf.shape(x), dtype=tf.float64), training=True)
         x = x + tf.random.stateless_normal(tf.shape(x), [1, 2], dtype=tf.float64)
-        loss, found = gradients(net, lambda: net.loss(x, y))
-        net.descend(found)
-        return loss
+        return net.train(lambda: net.loss(x, y))
 
     seen = [step(x, y) for x, y in batches(*examples())]
     return {"seen": seen, "weights": values(net.variables, dropout.variables), "generator": generator.state.numpy()}
@@ -56,8 +53,7 @@ def _features(front: Any) -> Any:
         counts = keras.random.dropout(tf.ones([5], tf.float64), 0.5, seed=4) + tf.random.stateless_uniform(
             [5], seed, dtype=tf.float64
         )
-        loss, found = gradients(net, lambda: net.loss(noisy * counts, y))
-        net.descend(found)
+        loss = net.train(lambda: net.loss(noisy * counts, y))
         seed.assign_add([0, 1])
         return loss, projected, counts
 

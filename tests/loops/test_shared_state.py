@@ -183,10 +183,7 @@ def test_adversaries(loop: Any, strategy: str):
 def descending(front: Any, net: Net) -> Any:
     @front.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = net.loss(x, y)
-        net.descend(tape.gradient(loss, net.variables))
-        return loss
+        return net.train(lambda: net.loss(x, y))
 
     return step
 

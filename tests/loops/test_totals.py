@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, examples, values
+from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, descend, examples, values
 
 COUNT = sum(BATCHES)
 WEIGHTS = np.abs(np.random.default_rng(2).normal(size=COUNT))
@@ -98,10 +98,7 @@ def test_a_total_that_a_tape_differentiates_stays_the_replicas_own_and_is_named(
     weight = tf.Variable([1.0, 2.0], dtype=tf.float64)
 
     def loss_of(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(x * weight) / tf.reduce_sum((x * weight) ** 2)
-        weight.assign_sub(tape.gradient(loss, weight))
-        return loss
+        return descend(lambda: tf.reduce_sum(x * weight) / tf.reduce_sum((x * weight) ** 2), weight)
 
     with autodist() as front:
         plan = front.function(loss_of).plan(np.ones((4, 2)))

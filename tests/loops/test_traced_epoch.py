@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import autodist_core
+from tests.support.distributed import over, replicas
+from tests.support.loops import descend
 
 
 @pytest.fixture
 def strategy():
-    made = autodist_core.distribute({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, "PS")
-    yield made
-    made.autodist.close()
+    with replicas(count=2) as made:
+        yield made
 
 
 def test_numbers_of_plain_python_count_batches(strategy):
@@ -47,15 +47,14 @@ def test_the_log_says_once_that_a_loop_in_a_function_is_fed(caplog):
         return found
 
     for spec, said in (({"nodes": nodes}, 1), ({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, 0)):
-        strategy = autodist_core.distribute(spec, "PS")
-        for wrap in (lambda dataset: (count, dataset), lambda dataset: (lambda: count(dataset),)):
-            caplog.clear()
-            called, *arguments = wrap(strategy.experimental_distribute_dataset(batches))
-            epoch = tf.function(called)
-            assert [int(epoch(*arguments)) for _ in range(2)] == [3, 3]
-            words = "a distributed dataset: fed each step: the loop over it is in a tf.function"
-            assert caplog.messages.count(words) == said
-        strategy.autodist.close()
+        with over(spec) as strategy:
+            for wrap in (lambda dataset: (count, dataset), lambda dataset: (lambda: count(dataset),)):
+                caplog.clear()
+                called, *arguments = wrap(strategy.experimental_distribute_dataset(batches))
+                epoch = tf.function(called)
+                assert [int(epoch(*arguments)) for _ in range(2)] == [3, 3]
+                words = "a distributed dataset: fed each step: the loop over it is in a tf.function"
+                assert caplog.messages.count(words) == said
 
 
 def test_an_iterator_gives_elements_inside_a_function(strategy):
@@ -99,9 +98,7 @@ def test_datasets_and_iterators_that_are_made_for_each_epoch_share_a_trace(strat
     traces, gone, offset = [], [], tf.Variable(0.0, dtype=tf.float64)
 
     def change(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(x * offset)
-        offset.assign_sub(tape.gradient(loss, offset))
+        descend(lambda: tf.reduce_sum(x * offset), offset)
 
     @tf.function
     def epoch(data):
@@ -156,9 +153,7 @@ def test_errors_of_a_step_come_out_of_the_users_function_in_words(strategy):
 
     def step(x):
         tf.debugging.assert_positive(x, message="no negative numbers")
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(x * weight)
-        weight.assign_sub(0.125 * tape.gradient(loss, weight))
+        descend(lambda: tf.reduce_sum(x * weight), weight, 0.125)
         return tf.reduce_sum(x)
 
     @tf.function

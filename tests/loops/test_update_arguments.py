@@ -22,8 +22,7 @@ def _rates(front: Any) -> Any:
 
     @front.function
     def step(x, y, rate):
-        loss, found = gradients(net, lambda: net.loss(x, y))
-        net.descend(found, rate)
+        loss = net.train(lambda: net.loss(x, y), rate)
         return loss, rate * 2.0
 
     seen = [
@@ -198,17 +197,13 @@ def _copies_weights_within_a_step(front: Any) -> Any:
 
     @front.function
     def train(x, y, rate):
-        loss, found = gradients(other, lambda: other.loss(x, y))
-        other.descend(found, rate)
-        return loss
+        return other.train(lambda: other.loss(x, y), rate)
 
     @front.function
     def train_and_copy(x, y, rate):
         for source, target in zip(one.variables, other.variables, strict=True):
             target.assign(0.5 * source + rate * target)
-        loss, found = gradients(one, lambda: one.loss(x, y))
-        one.descend(found)
-        return loss
+        return one.train(lambda: one.loss(x, y))
 
     rate, seen = tf.constant(0.3, tf.float64), []
     for batch in batches(*examples()):

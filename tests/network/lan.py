@@ -158,6 +158,10 @@ class Network:
         }
         return {"nodes": nodes, "ssh": ssh | group}
 
+    def pair(self, *cpus):
+        """The spec of the first two hosts, of which each has one replica where nothing else is said."""
+        return self.spec(list(cpus) or 1, self.hosts[:2])
+
 
 def is_within(path, directories):
     return any(Path(path).is_relative_to(directory) for directory in directories)

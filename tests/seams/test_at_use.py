@@ -16,6 +16,7 @@ from autodist_keras import DistributedModel
 from autodist_keras.capture import custom_gradients, optimizer_kernels
 from autodist_keras.capture.hooks import hook
 from autodist_keras.seams import TABLE, check
+from tests.support.models import stacked
 
 pytestmark = pytest.mark.oldest
 X, Y = np.arange(15.0).reshape(5, 3) / 15, np.ones((5, 1))
@@ -28,8 +29,7 @@ def checked():
 
 
 def wrapped(*layers, optimizer="sgd", loss="mse", **kwargs):
-    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
-    model.compile(optimizer, loss, **kwargs)
+    model = stacked(keras.Input((3,)), *layers, keras.layers.Dense(1), optimizer=optimizer, loss=loss, **kwargs)
     return DistributedModel(model, ResourceSpec.local(cpus=2), "AllReduce")
 
 

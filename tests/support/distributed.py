@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
@@ -20,10 +20,14 @@ BATCH, EXAMPLES = 8, 29
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
-@contextmanager
-def replicas(strategy: Any = "PS", count: int = 3, **settings: Any) -> Iterator[Any]:
+def replicas(strategy: Any = "PS", count: int = 3, **settings: Any) -> AbstractContextManager[Any]:
     """A strategy on so many logical CPUs, each with a memory of its own."""
-    spec, settings = ResourceSpec.local(cpus=count), {"share_memory": False, **settings}
+    return over(ResourceSpec.local(cpus=count), strategy, **{"share_memory": False, **settings})
+
+
+@contextmanager
+def over(spec: Any, strategy: Any = "PS", **settings: Any) -> Iterator[Any]:
+    """A strategy over these nodes, which is closed at the end."""
     made = autodist_core.distribute(spec, strategy_named(strategy), **settings)
     try:
         yield made

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.support.models import stacked
 from tests.support.training import seeded
 
 FEATURES = 5
@@ -143,9 +144,7 @@ def drawing_model(forms: dict[str, Draw]) -> keras.Model:
     """A compiled model with such a layer."""
     def build() -> keras.Model:
         layers = [keras.Input((FEATURES,)), Drawing(forms, name="drawing"), keras.layers.Dense(1, name="out")]
-        model = keras.Sequential(layers, name="draws")
-        model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=False)
-        return model
+        return stacked(*layers, optimizer=keras.optimizers.SGD(1e-3), name="draws", jit_compile=False)
 
     return seeded(build)
 

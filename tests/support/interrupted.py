@@ -26,14 +26,26 @@ from tests.support.models import dense_data, dense_model
 from tests.support.training import distributed
 
 
+def interrupt_after(running: threading.Event, over: threading.Event) -> None:
+    """Send this process Ctrl-C twice, some moments after each time that `running` is set, and then set `over`."""
+    draws = random.Random(5)
+    while running.wait():
+        running.clear()
+        over.clear()
+        time.sleep(0.02 * draws.random())
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.005 * draws.random())
+        over.set()
+
+
 class Interrupts(keras.callbacks.Callback):
     """Ctrl-C for this process, once in each training and some steps after it began."""
 
     def __init__(self):
         super().__init__()
-        self.random = random.Random(5)
         self.training, self.over = threading.Event(), threading.Event()
-        threading.Thread(target=self.interrupt, daemon=True).start()
+        threading.Thread(target=lambda: interrupt_after(self.training, self.over), daemon=True).start()
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch == 1:
@@ -42,16 +54,6 @@ class Interrupts(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         # What was looked at after the last step is brought home with what was not.
         float(self.model.optimizer.learning_rate)
-
-    def interrupt(self):
-        while self.training.wait():
-            self.training.clear()
-            self.over.clear()
-            time.sleep(0.02 * self.random.random())
-            for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.005 * self.random.random())
-            self.over.set()
 
 
 def differ(one, other) -> bool:

@@ -6,34 +6,20 @@ are those of some whole number of steps, and the loop goes on from there.
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import sys
 import threading
-import time
 
 import numpy as np
 import tensorflow as tf
 
+from tests.support.interrupted import interrupt_after
 from tests.support.loops import autodist
 
 
 def main(interrupts: int, strategy: str) -> None:
     """Train, be interrupted, train again from there; every step counts once."""
-    draws, running, over = random.Random(5), threading.Event(), threading.Event()
-
-    def interrupt() -> None:
-        while running.wait():
-            running.clear()
-            over.clear()
-            time.sleep(0.02 * draws.random())
-            for _ in range(2):
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.005 * draws.random())
-            over.set()
-
-    threading.Thread(target=interrupt, daemon=True).start()
+    running, over = threading.Event(), threading.Event()
+    threading.Thread(target=lambda: interrupt_after(running, over), daemon=True).start()
     # The mean gradient of `one` is always 1, and that of `other` too: both count the steps.
     one, other, steps = tf.Variable(np.zeros((3, 2))), tf.Variable(np.zeros(4)), tf.Variable(0, dtype=tf.int64)
     count = calls = 0

@@ -28,7 +28,7 @@ from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
 from tests.network import namespaces
 
-EXAMPLES, BATCH, EPOCHS, STEPS = 202, 10, 8, 19
+EXAMPLES, BATCH, STEPS = 202, 10, 19
 PAUSE = 0.02
 """Seconds after each step. Without them a start may be killed before its first state is written."""
 LOST = 3
@@ -54,7 +54,7 @@ class Says(keras.callbacks.Callback):
         pass
 
 
-def train(folder: Path | None, result: Path, spec: Any, pipe: int) -> None:
+def train(folder: Path | None, result: Path, spec: Any, epochs: int, pipe: int) -> None:
     """Train as every start of the program does, and write all numbers to a file."""
     keras.config.set_floatx("float64")
     keras.utils.set_random_seed(5)
@@ -70,7 +70,7 @@ def train(folder: Path | None, result: Path, spec: Any, pipe: int) -> None:
     if folder is not None:
         callbacks.append(Resume(folder, every=3))
     with DistributedModel(model, spec, "AllReduce") as dm:
-        history = dm.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0, callbacks=callbacks, validation_split=0.1)
+        history = dm.fit(x, y, batch_size=BATCH, epochs=epochs, verbose=0, callbacks=callbacks, validation_split=0.1)
     numbers = {f"variable {index}": variable.numpy() for index, variable in enumerate(model.variables)}
     numbers |= {f"optimizer {index}": variable.numpy() for index, variable in enumerate(model.optimizer.variables)}
     numbers |= {f"history {name}": np.array(values) for name, values in history.history.items()}
@@ -80,14 +80,14 @@ def train(folder: Path | None, result: Path, spec: Any, pipe: int) -> None:
 class Start:
     """One start of the program."""
 
-    def __init__(self, folder: Path | None, result: Path, spec: Any) -> None:
+    def __init__(self, folder: Path | None, result: Path, spec: Any, epochs: int) -> None:
         self.pipe, child_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
             status = 1
             try:
-                train(folder, result, spec, child_end)
+                train(folder, result, spec, epochs, child_end)
                 status = 0
             except NodeLostError:
                 status = LOST
@@ -135,17 +135,17 @@ def main() -> None:
     folder, kills = Path(sys.argv[1]), int(sys.argv[2])
     over_hosts = sys.argv[3:] == ["hosts"]
     spec, other_host = json.loads(sys.stdin.readline()) if over_hosts else (None, None)
-    chosen, later, killed = random.Random(kills), 0, Counter[str]()
+    chosen, later, killed, epochs = random.Random(kills + 4), 0, Counter[str](), min(8, 2 + kills // 2)
     for number in range(kills):
-        start = Start(folder / "states", folder / "killed.npz", spec)
-        start.read(chosen.randrange(1, EPOCHS * STEPS // kills))
+        start = Start(folder / "states", folder / "killed.npz", spec, epochs)
+        start.read(chosen.randrange(1, epochs * STEPS // kills))
         name = VICTIMS[number % len(VICTIMS)] if over_hosts else "program"
         status = start.end(kill=victim(name, start.pid, other_host))
         assert status == (-signal.SIGKILL if name == "program" else LOST), f"{name} killed, status {status}"
         killed[name] += 1
         later += b"r" in start.said
     for name, states in {"killed": "states", "again": "states", "whole": None}.items():
-        start = Start(states and folder / states, folder / f"{name}.npz", spec)
+        start = Start(states and folder / states, folder / f"{name}.npz", spec, epochs)
         start.read(None)
         assert start.end() == 0, f"the {name} training failed"
         assert (name != "again") or not start.said, "a training that was complete went on"

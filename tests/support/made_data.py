@@ -5,6 +5,8 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
+from tests.support.models import stacked
+
 
 def made(number):
     """An image that a function of TensorFlow makes: 4000 bytes of 8."""
@@ -21,9 +23,7 @@ def untuned(dataset):
 
 def small():
     """A model of such images that does not learn."""
-    model = keras.Sequential([keras.Input((500,)), keras.layers.Dense(1, name="dense")])
-    model.compile(keras.optimizers.SGD(0.0), "mse")
-    return model
+    return stacked(keras.Input((500,)), keras.layers.Dense(1, name="dense"), optimizer=keras.optimizers.SGD(0.0))
 
 
 def learning():

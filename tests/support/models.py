@@ -32,6 +32,13 @@ class Data:
         return Data(*(keras.tree.map_structure(take, part) for part in (self.x, self.y, self.sample_weight)))
 
 
+def stacked(*layers, optimizer: Any = "sgd", loss: Any = "mse", name: Any = None, **settings) -> keras.Sequential:
+    """A compiled model of these layers, one after the other."""
+    model = keras.Sequential(list(layers), name=name)
+    model.compile(optimizer, loss, **settings)
+    return model
+
+
 def _settings(**settings) -> Callable[[], dict]:
     return lambda: dict(settings)
 
