@@ -203,7 +203,7 @@ def _table(
             unexplained.append(f"{each.name} ({each.size:.1e}, {each.dtype} allows {TOLERANCE[each.dtype]:.0e})")
         lines.append(line)
     noted = (*explanation.inexact, *explanation.reported)
-    lines += [f"  note: {note}" for note in noted]
+    lines += [f"  note {number}: {note}" for number, note in enumerate(noted, 1)]
     if unexplained:
         said = "; ".join(explanation.possible)
         raise ValueError(

@@ -63,7 +63,7 @@ def test_statistics_of_each_replica_are_said_below_the_table():
     with distributed(model, replicas=3) as front:
         assert f"\n  note: {note}\n" in front.plan()
         *rows, said, verdict = front.verify(data.x, data.y, steps=2).splitlines()
-        assert said == f"  note: {note}" and re.fullmatch(ACCEPTED, verdict)
+        assert said == f"  note 1: {note}" and re.fullmatch(ACCEPTED, verdict)
         assert re.fullmatch(r"  dense/first/kernel +\S+  note 1", next(row for row in rows if "first/kernel" in row))
         assert f"\n  note: {note}\n" in front.plan()
     assert_same(before, named(model.weights), tolerance=0.0)
@@ -117,7 +117,7 @@ def test_numbers_that_a_loop_over_the_examples_draws_are_each_replicas_own():
     data, model = dense_data(), _with(drawn)
     with distributed(model) as front:
         table = front.verify(data.x, data.y)
-    note = "note: not exact: each replica draws its own random numbers in layer"
+    note = "note 1: not exact: each replica draws its own random numbers in layer"
     assert note in table and "verdict: accepted" in table
 
 

@@ -106,14 +106,24 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.broadcast_to(x, [2, tf.shape(x)[0], 3]))
     'rows along axis 1'
+    >>> shown(lambda x: tf.broadcast_to(x[:, :1], [tf.shape(x)[0]] * 2))
+    'unknown; BroadcastTo pairs the examples of a batch with each other'
     """
     state, asked = states
     if state.kind == Kind.ROWS:
         rank, own = operation.outputs[0].shape.rank, operation.inputs[0].shape.rank
         if rank is None or own is None:
             return NO_CLAIM
-        return state.at(*(axis + rank - own for axis in state.axes))
+        found = state.at(*(axis + rank - own for axis in state.axes))
+        return flow.couple(operation, PAIRS) if _repeats(operation, asked, found) else found
     return _spread(flow, operation, state, asked)
+
+
+def _repeats(operation: Any, sizes: State, state: State) -> bool:
+    """Whether each example may be repeated as often as the batch has examples, along another axis than its own."""
+    if sizes.kind == Kind.ALIKE or (sizes.kind == Kind.SIZES and sizes.axes == state.axes):
+        return False
+    return any(size is None and axis not in state.axes for axis, size in enumerate(operation.outputs[0].shape))
 
 
 def broadcast_shapes(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -155,11 +165,13 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.tile(x, [1, 2]))
     'rows along axis 0'
+    >>> shown(lambda x: tf.tile(x, [1, tf.shape(x)[0]]))
+    'unknown; Tile pairs the examples of a batch with each other'
     """
     state, often = states
     if state.kind != Kind.ROWS:
         return _spread(flow, operation, state, often)
-    if often.kind == Kind.SIZES and often.axes[0] in state.axes:
+    if often.kind == Kind.SIZES or _repeats(operation, often, state):
         return flow.couple(operation, PAIRS)
     times = bound_of(flow, operation.inputs[1], state.axis)
     factor = times if isinstance(times, int) else None
