@@ -46,11 +46,10 @@ NEAR_ONE = {
 """Optimizers with `1 - beta` of few digits in float32, and of none in types of fewer bits."""
 ROUNDING = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 NO_KERNEL = {
-    **dict.fromkeys(
-        ("adam", "averaged", "amsgrad", "adamw", "accumulated", "scaled", "adadelta"), {"float16", "bfloat16"}
-    ),
+    **{name: {"float16", "bfloat16"} for name in ("adam", "averaged", "amsgrad", "adamw", "accumulated", "scaled")},
     **{name: {"float32", "float16", "bfloat16"} for name in NEAR_ONE},
-    **dict.fromkeys(("adamax", "rmsprop", "centered"), {"bfloat16"}),
+    **{name: {"bfloat16"} for name in ("adamax", "rmsprop", "centered")},
+    "adadelta": {"float16", "bfloat16"},
 }
 """The types in which an update by the kernel differs from Keras's by more than rounding."""
 
