@@ -337,6 +337,7 @@ def test_a_loss_that_is_no_mean_is_not_exact_and_verify_accepts_it():
 
 MEANS = {
     "mean": lambda y, p: ops.mean(ops.square(y - p)),
+    "sum that keeps its axes": lambda y, p: ops.sum(_error(y, p), keepdims=True) / 5,
     "sum over size": lambda y, p: ops.sum(_error(y, p)) / ops.cast(ops.shape(p)[0], p.dtype),
     "terms": lambda y, p: 0.5 * ops.mean(_error(y, p)) + ops.mean(ops.abs(y - p)) + 1.0,
     "value of each over size": lambda y, p: ops.sum(_error(y, p) / ops.cast(ops.shape(p)[0], p.dtype)),
@@ -344,7 +345,7 @@ MEANS = {
 }
 
 
-def test_one_number_that_is_a_mean_has_no_note():
+def test_one_number_that_is_a_mean_or_a_sum_has_no_note():
     model, targets = _with_losses({as_name(case): loss for case, loss in MEANS.items()})
     with distributed(model) as front:
         assert "loss" not in front.plan(X, targets)
