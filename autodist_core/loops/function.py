@@ -77,7 +77,7 @@ class Function(TracedFunction):
             captured = self._steps.found(arguments)
             if captured is None or not isinstance(error, tf.errors.OpError):
                 raise
-            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training)
+            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training, captured.notes)
 
     def _misfit(self, arguments: Arguments) -> str:
         captured, count = self._steps.found(arguments), arguments.total

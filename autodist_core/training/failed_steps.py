@@ -12,7 +12,7 @@ its message for each part of the graph that ended with the step, and names the n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from autodist_core.capture.source_lines import SourceLines
@@ -31,12 +31,13 @@ _SHARED = re.compile(r"(own|each)_[0-9a-f]+$")
 
 
 def raise_in_words(
-    error: Any, lines: SourceLines, owner: Callable[[str], str], training: Training | None = None
+    error: Any, lines: SourceLines, owner: Callable[[str], str], training: Training | None = None,
+    notes: Iterable[Any] = (),
 ) -> NoReturn:
     """Raise the error of a failed step in words; the same error if it names no operation of the captured step.
 
     `owner` says whose an operation is, by its name. Replicas of `training` that do not wait for each other may have
-    changed something before.
+    changed something before. `notes` are the plan's; the error has those on its operation.
 
     >>> import tensorflow as tf
     >>> text = "2 is not in [0, 2)\\n\\t [[{{node function1/replica0/table/Gather}}]]"
@@ -70,6 +71,7 @@ def raise_in_words(
     said = [
         f"in {owner(name)}: {found['why'].strip()}",
         f"The operation is {lines.of(name, inner)}",
+        *(f"The plan says: {note}" for note in notes if name in getattr(note, "nodes", ())),
         *getattr(error, "__notes__", ()),
         *((UNCHANGED,) if waits else ()),
     ]

@@ -106,7 +106,7 @@ class StepFunction:
             if captured is None:
                 raise
             require_rows(captured.item, str(error))
-            raise_in_words(error, captured.lines, captured.owner, self._training)
+            raise_in_words(error, captured.lines, captured.owner, self._training, captured.notes.trained)
         self.examples += batch.total
         self.steps += 1
         self._ran()

@@ -147,7 +147,7 @@ class OnEachReplica(TracedFunction):
                         f"{self._name}: {method} received values of different shapes on the replicas, which may have "
                         f"different numbers of examples. {remedy} TensorFlow says: {error}"
                     ) from error
-            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training)
+            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training, captured.notes)
 
     def _require_same(self, found: Sequence[Any], outer: Sequence[Any]) -> None:
         """Raise a CaptureError if the function uses tensors of a trace other than the one in which it is called."""

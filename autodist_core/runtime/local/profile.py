@@ -24,7 +24,6 @@ from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.timings import STEP, Operation
 from autodist_core.seams.table import XSPACE
 
-_EVERY_OPERATION = 3
 _REPLICA = re.compile(r"replica([0-9]+)(?:/|$)")
 _NANO, _PICO = 1e-9, 1e-12
 
@@ -34,8 +33,8 @@ class Profile:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="autodist")
-        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=_EVERY_OPERATION, python_tracer_level=0)
-        tf.profiler.experimental.start(self._folder, options)
+        # TensorFlow 2.20 and 2.21 ignore options, and log a warning for each.
+        tf.profiler.experimental.start(self._folder)
 
     def stop(self, replicas: Sequence[str]) -> tuple[Operation, ...]:
         """End the session; return the operations of steps in the order of their beginnings.
