@@ -301,7 +301,7 @@ def test_verifying_restores_the_residuals_and_names_what_is_not_exact():
         _fit(front, 1, x, y)
         before = front.compressor_state().values
         table = front.verify(x[:BATCH], y[:BATCH])
-        assert table.splitlines()[-2] == "  note: not exact: HorovodCompressorEF is lossy"
+        assert table.splitlines()[-2] == "  note 1: not exact: HorovodCompressorEF is lossy"
         assert_same(before, front.compressor_state().values, tolerance=0.0)
 
 
