@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gpu_check.device import Device
@@ -17,7 +18,7 @@ def run(device: Device) -> None:
     device.set_up(parts=2, share=0.2, exact=True)
     import keras
 
-    from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS
+    from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS, Sharded
     from gpu_check import trainings
 
     keras.config.set_floatx("float64")
@@ -32,11 +33,13 @@ def run(device: Device) -> None:
         plain[name] = plain.get(name) or case.train(device)
         return trainings.compared(plain[name], case.train(device, 2, share_memory=False, **settings), trainings.EXACT)
 
-    builders = {"AllReduce": AllReduce, "PS on the CPU": PS, "PartitionedPS": PartitionedPS, "Parallax": Parallax}
+    builders = {
+        "AllReduce": AllReduce, "PS on the CPU": PS, "PartitionedPS": PartitionedPS, "Parallax": Parallax,
+        "Sharded, on the card": Sharded, "Sharded, gathered": partial(Sharded, weights="gathered"),
+    }  # fmt: skip
     for strategy, builder in builders.items():
         for name in ("dense", *(MORE[:0] if device.tiny else MORE if strategy == "Parallax" else MORE[:1])):
             found.check(f"{strategy}: {name}", lambda name=name, builder=builder: equal(name, strategy=builder()))
-    found.check("PS on the card", _served_by_the_card)
     found.check("sums in one order", lambda: _repeats(device))
     found.check("NCCL on one card", lambda: _ring(device))
     for compressor in LOSSY[:1] if device.tiny else LOSSY:
@@ -59,28 +62,6 @@ def _lossy(device: Device, compressor: str) -> Mapping[str, Any]:
     lossy = case.train(device, 2, share_memory=False, strategy=AllReduce(compressor=compressor))
     figures = trainings.compared(case.train(device), lossy, 0.1 if compressor in LOSSY[:2] else 2.0)
     return require(figures["error"] > trainings.EXACT, "nothing was compressed", figures)
-
-
-def _served_by_the_card() -> Mapping[str, Any]:
-    """Servers are CPU devices: a strategy that names a GPU as one is refused, and the error says so."""
-    from autodist_core.errors import StrategyError
-    from autodist_core.strategy import PS
-    from autodist_keras import DistributedModel
-    from gpu_check import trainings
-
-    class OnTheCard(PS):
-        def build(self, graph_item: Any, resource_spec: Any) -> Any:
-            strategy = super().build(graph_item, resource_spec)
-            for node in strategy.node_config:
-                node.PSSynchronizer.reduction_destinations[:] = ["localhost:GPU:0"]
-            return strategy
-
-    try:
-        DistributedModel(trainings.of_tests("dense").build(), Device("GPU").spec(2), OnTheCard()).plan()
-    except StrategyError as error:
-        said = str(error).strip()
-        return require("is not a CPU device" in said, said, {"refused": said.splitlines()[-1][:160]})
-    raise AssertionError("a server on a card was not refused")
 
 
 def _ring(device: Device) -> Mapping[str, Any]:
