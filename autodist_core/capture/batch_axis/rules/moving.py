@@ -123,7 +123,8 @@ def _repeats(operation: Any, sizes: State, state: State) -> bool:
     """Whether each example may be repeated as often as the batch has examples, along another axis than its own."""
     if sizes.kind == Kind.ALIKE or (sizes.kind == Kind.SIZES and sizes.axes == state.axes):
         return False
-    return any(size is None and axis not in state.axes for axis, size in enumerate(operation.outputs[0].shape))
+    shape = operation.outputs[0].shape
+    return shape.rank is not None and any(size is None and axis not in state.axes for axis, size in enumerate(shape))
 
 
 def broadcast_shapes(flow: Any, operation: Any, states: Sequence[State]) -> State:
