@@ -10,8 +10,6 @@ Every stage may use this module. `ignore_repeated_interrupts` stands around a wh
 short sections of it, and `wait_for` is the wait that Ctrl-C ends safely.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -8,8 +8,6 @@ A program that configures no logging sees the records on standard error. In any 
 program get them.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

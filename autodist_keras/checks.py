@@ -8,8 +8,6 @@ Traceback (most recent call last):
 ValueError: model 'small' is not compiled, so it has no training step yet. Call compile() first.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 In: the command's arguments: a cluster file, and a file that Keras saved. Out: the plan, on standard output.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import zipfile

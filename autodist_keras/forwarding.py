@@ -3,8 +3,6 @@
 In: the name of an attribute. Out: its value in the settings or on the model, where it is set, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ In: a method of `DistributedModel` that is named like one of Keras's. Out: the s
 method that runs Keras's loop over all replicas.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps

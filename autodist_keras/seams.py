@@ -8,8 +8,6 @@ step shows some behaviours; the code that relies on one of these checks it there
 'BatchNormalization._moments'
 """
 
-from __future__ import annotations
-
 import inspect
 from functools import cache
 

@@ -16,8 +16,6 @@ The part `growth` builds the graph of a step over many replicas, without machine
 time from `fit` to the end of the first step. The part `memory` is the peak of resident memory (`memory.py`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -5,8 +5,6 @@ is needed. Of dense kernels, the gradient or its two factors travel, as the buil
 The rows of embedding tables are not known before a batch, and do not count.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

@@ -13,8 +13,6 @@ The model has dense layers of 512 x 512 and Adam, so each layer has 3 MiB of sta
 - `block`: one step of 8 `train_on_batch` in a block of `one_call`, with the end of the block.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

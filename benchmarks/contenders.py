@@ -4,8 +4,6 @@ In: a `Job`, and the `Turns` that the training takes. Each function trains to th
 programs on the other hosts, too: `follower.py` runs them, and `ROLES` says which.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

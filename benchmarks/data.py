@@ -17,8 +17,6 @@ arrays, shuffled in each epoch. The contenders take turns of one epoch (`turns.p
 All ways with 8 rounds take about a minute and a half over two hosts, on two cores.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

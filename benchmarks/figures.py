@@ -1,7 +1,5 @@
 """Medians, quartiles and ratios of the times that contenders took in turns."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 

@@ -5,8 +5,6 @@
 `hosts.py` starts it in each host of the test network, and ends the servers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -12,8 +12,6 @@ With several GPUs, NCCL and the scaling over 1, 2, 4 and 8 of them are checked, 
 The exit status is 1 if a check failed, or if a part crashed or had no end within its limit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

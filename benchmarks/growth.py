@@ -10,8 +10,6 @@ row of the same model and strategy. `--phases` adds a line with the seconds of e
 which most of the time of the last row is spent. `--check 3` ends with 1 if a ratio is larger.
 """
 
-from __future__ import annotations
-
 import argparse
 import cProfile
 import os

@@ -16,8 +16,6 @@ strategy sends over the busiest link (`bounds.py`), divided by the rate. The pee
 embedding tables do not count, so there the arithmetic is the bound.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

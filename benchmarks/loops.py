@@ -5,8 +5,6 @@
 All three train one small model on one batch, in turns. The bound is 1.0: they run the same session on the same graph.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

@@ -13,8 +13,6 @@ of the test network, and prints the peak of each process that takes more than 20
 its host. The floor is what one device needs according to the forecast, without TensorFlow itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 In: the name of a model. Out: the compiled model, and a batch. Their memory is large beside what varies from run to run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ Each contender has a process of its own, so that no contender finds memory, thre
 MirroredStrategy also needs the CPU divided into two devices before TensorFlow starts. One process trains at a time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """The options of the commands: the help of a command is its docstring, and each option says its default."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

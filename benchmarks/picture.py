@@ -7,8 +7,6 @@ nothing, is left out over hosts.
     python benchmarks/picture.py build/bench/bench.json docs/pictures/bench.svg
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

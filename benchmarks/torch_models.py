@@ -3,8 +3,6 @@
 In: a `Job` over hosts. Each host trains on its part of the batches. `MODELS` names the workloads that exist in torch.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

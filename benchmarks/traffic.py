@@ -13,8 +13,6 @@ as an empty message. The columns of a row:
 - `copies`: the copies of variables on all hosts.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

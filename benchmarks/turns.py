@@ -5,8 +5,6 @@ measures the epoch from its beginning to its end. Nothing is measured within a s
 a step. The commands start the trainings and give the turns; `contenders.py` says what a training does.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 import traceback

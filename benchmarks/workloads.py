@@ -1,7 +1,5 @@
 """The workloads of the benchmarks: models with their optimizers, and random data of the shapes that they take."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 An extension of griffe, which reads the docstrings for mkdocstrings.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

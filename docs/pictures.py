@@ -4,8 +4,6 @@ A picture has a light card as its background, so that it can be read on light an
 files with what this script draws.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape

@@ -10,8 +10,6 @@ for Python 3.11 to 3.13. It declares that it needs a protobuf older than 7, alth
 Therefore this script installs it alone, without dependencies, into a folder below ``build/``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The benchmarks run, and give figures for what they were asked to measure."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -5,8 +5,6 @@ called in the example of its class. Every public function and class of the packa
 module's or that of one of its methods, except those of which `WITHOUT` says why they have none.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The check on a GPU: on a GPU all of it, and elsewhere that it runs, and does not say that it has passed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

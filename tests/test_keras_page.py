@@ -3,8 +3,6 @@
 It also has every public name that a model has beyond a layer.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Notebooks are executed from a clean kernel, in a Jupyter kernel of this Python."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The tests themselves: each asserts something, compares two things, and looks at nothing private of the product."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

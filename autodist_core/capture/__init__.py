@@ -13,8 +13,6 @@ the markers. All nodes that `apply` creates belong to the update. Where a custom
 between the tape and `apply`, the cut moves before the change, and the change belongs to the update, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -20,8 +20,6 @@ An error that comes out of a trace gets notes: the user's line, and why a size i
 message.
 """
 
-from __future__ import annotations
-
 import re
 import traceback
 from collections.abc import Callable, Sequence

@@ -12,8 +12,6 @@ A cut is at the marker if all operations before the marker are linear in the gra
 The norm is then the norm of the whole batch's gradient, as on one device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

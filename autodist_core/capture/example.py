@@ -12,8 +12,6 @@ kernel : f32[3,1]; velocity : f32[3,1]; iterations : i64[]; total : f32[]
 ['kernel']
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

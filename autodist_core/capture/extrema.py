@@ -9,8 +9,6 @@ The whole batch's new value is the largest of the replicas' new values, and not 
 Of truth values, true is the largest: `LogicalOr` keeps a maximum, and `LogicalAnd` a minimum.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -12,8 +12,6 @@ What is written needs variables and constants only, and nothing of the batch. So
 update that runs on each owner writes it. What compute reads afterwards is the new value, as behind any update.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 

@@ -9,8 +9,6 @@ The front that traces the step says how a marker is made (`gathering`). Without 
 device, which has the whole batch already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -9,8 +9,6 @@ those that stay outside and read values that the update hands back. For a norm a
 Both use the whole batch's gradients, as on one device. `own_gradient_uses` tells which uses of a captured step do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -11,8 +11,6 @@ A gradient that is changed linearly on its way to `apply` can be cut behind the 
 the change (see `cut`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -8,8 +8,6 @@ In: a traced step. Out: the same step with these operations in `longest`. `rewri
 One device pads to the longest example of the batch, and a mean or a convolution over the padded axis depends on that.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -6,8 +6,6 @@ library (`is_of_library`). The session's graph has the names of these operations
     layer/GatherV2    File "train.py", line 12, in call: return tf.gather(self.table, ids)
 """
 
-from __future__ import annotations
-
 import linecache
 import os
 import sys

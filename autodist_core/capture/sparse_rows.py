@@ -9,8 +9,6 @@ In: the row indices of a gradient in a traced step. Out: one of three kinds::
 Token ids are an example of `EACH`, positions in a sequence of `ALIKE`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

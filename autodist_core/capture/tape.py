@@ -12,8 +12,6 @@ TensorFlow that computes gradients is on that stack. Name scopes do not tell it:
 `tf.custom_gradient` and of a recomputation have no scope of their own.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

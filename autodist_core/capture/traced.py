@@ -11,8 +11,6 @@ and a bias, trained on a batch of inputs and labels::
     updates      {"sgd/Mul": 0, "sgd/AssignSubVariableOp": 0, ...}: the operations of the update
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -7,8 +7,6 @@ In: operations or tensors of a TensorFlow graph. Out: the operations that are re
     reached_from([z], sources)    x, y, z
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ The kernels leave the seeds of these draws as they are, and those of draws in a 
 (`kernel.analysis.seeds`). A training draws otherwise: a replica's own stream costs less.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ and this package knows only the module's name.
 In reading order: ``doctor`` and ``agent``, two of the commands; ``values`` reads the values of their options.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

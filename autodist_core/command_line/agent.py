@@ -1,7 +1,5 @@
 """`autodist agent`: a process that a scheduler starts on a node waits there for the chief and serves as an agent."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """`autodist doctor`: examine all nodes and links of a cluster, and print whether a run could start."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

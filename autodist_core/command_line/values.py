@@ -1,7 +1,5 @@
 """The values of options: read from their words, or refused with what was expected and received."""
 
-from __future__ import annotations
-
 import math
 from argparse import ArgumentTypeError
 

@@ -3,8 +3,6 @@
 In: a captured step and a compiled strategy. Out: a `DeviceMemory` for each machine and GPU. Nothing is computed.
 """
 
-from __future__ import annotations
-
 from autodist_core.forecast.needs import forecast, foretold, memories
 
 __all__ = ["forecast", "foretold", "memories"]

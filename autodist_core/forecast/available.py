@@ -3,8 +3,6 @@
 In: the name of a memory. Out: bytes, or None where nobody can tell, as of a machine whose agent was not asked yet.
 """
 
-from __future__ import annotations
-
 from autodist_core.cluster.agents.agent_handle import DESCRIBED
 from autodist_core.cluster.on_node.machine import cards, machine_resources
 from autodist_core.resource_spec import DeviceSpec

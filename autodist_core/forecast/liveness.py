@@ -8,8 +8,6 @@ operation such as an addition writes its result over an input that nobody else r
     x -> Relu -> MatMul        Relu takes the memory of x; at MatMul, its result and that of Relu are there
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass

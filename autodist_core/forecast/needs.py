@@ -5,8 +5,6 @@ The graph of all replicas is built as for a training, and its operations are gon
 computed. On top come the copies of the variables, as they are placed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ shapes. An axis that it does not know, as in the body of a loop, has as many ent
 of a function takes what its body takes. A loop also keeps what each round puts into its lists, for the backward pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod

@@ -9,8 +9,6 @@ In: a captured step, and a placement (`place`). Out: a `DistributedGraph` (`buil
 `place` decides which device holds which copy of each variable. `build` runs the kernels in order.
 """
 
-from __future__ import annotations
-
 from autodist_core.kernel.analysis.alike_writes import mixed_results, with_alike_updates
 from autodist_core.kernel.analysis.compilable import compilable
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factored, factors

@@ -6,8 +6,6 @@ In: nothing; compressors make these values. Out: variables for the session to cr
     compressor/error/dense/kernel@replica1 : float32[784,128]
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ batch. A machine whose batch has another sample raises an error before anything 
 batch than the other machines'.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum

@@ -10,8 +10,6 @@ does to its graph:
 'AddN: 0 -> 1'
 """
 
-from __future__ import annotations
-
 from autodist_core.capture.example import example_step
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import run

@@ -9,8 +9,6 @@ The kernels know nothing of this. The node that gathers has the name of the plac
 placeholder reads the gathered rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

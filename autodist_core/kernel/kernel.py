@@ -9,8 +9,6 @@ all replicas. No kernel changes the captured step. A kernel declares the fields 
 fields that it provides. The runner raises an error if the kernel fills another field, or if the order is wrong.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from dataclasses import dataclass

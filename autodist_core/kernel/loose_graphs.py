@@ -12,8 +12,6 @@ are five such graphs. `following` makes the first one, `computing` the second on
 Each replica has a queue of its own. The update runs on the servers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ that are each one kernel's::
 `runtime/timings.py` uses this for the nodes whose times TensorFlow measured.
 """
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 

@@ -20,8 +20,6 @@ kernel did. For a dense layer, a parameter server and two replicas::
 Of many machines that do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -8,8 +8,6 @@ and for the graph after each kernel that changes it. The kernels run once more f
 Loose replicas have a graph each for five purposes (`loose_graphs.py`). The stages are then the first replica's graphs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -13,8 +13,6 @@ autodist_core.errors.SessionError: evaluate is called while train_step of the sa
 >>> engine.close()
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator

@@ -10,8 +10,6 @@ found in it, and what was recorded of gradients:
 ('kernel', ['AssignSubVariableOp'])
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

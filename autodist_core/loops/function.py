@@ -4,8 +4,6 @@ In: the arguments of a call. Out: what the function returns, for the whole batch
 `Function`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager

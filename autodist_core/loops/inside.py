@@ -4,8 +4,6 @@ In: a value, while a function is traced. Out: a marker in its place, by which th
 traced function is distributed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any

@@ -14,8 +14,6 @@ would have to be added up again, and is refused.
 Such a marker does nothing. It has a name by which this module finds it, also in a function that was traced before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from typing import Any
 

@@ -8,8 +8,6 @@ such as batch normalization, call it. In a marked function, the numbers are thos
     context.all_gather(rows, axis=0)     the rows of the whole batch
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any
 

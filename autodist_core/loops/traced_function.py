@@ -4,8 +4,6 @@ In: a Python function. Out: its captured steps, their plan, and how they compare
 `OnEachReplica` call and run it, each in its own way.
 """
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence

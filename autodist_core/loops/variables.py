@@ -8,8 +8,6 @@ functions of one `AutoDist` share these entries, and so one state.
 ['w', 'w_1']
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -7,8 +7,6 @@ the report on where a step's time goes. The module `memory` says what the memory
 fits. The module `headline` makes the line that a training says once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from autodist_core.plan.html import html_of

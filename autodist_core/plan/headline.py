@@ -5,8 +5,6 @@ the step's graph. Out: text such as `256 per step = 4 x 64 on 2 machines; 8.4 M 
 buckets`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod

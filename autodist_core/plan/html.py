@@ -5,8 +5,6 @@ colour of the page, so the table is readable on light and on dark pages. The HTM
 escaped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 

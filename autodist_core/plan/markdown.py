@@ -1,7 +1,5 @@
 """The form of a plan as Markdown, for TensorBoard. A `PlanTable` comes in, and text goes out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from autodist_core.plan.table import PlanTable

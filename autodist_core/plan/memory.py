@@ -6,8 +6,6 @@ machine share its memory::
     memory of localhost: 1.2 GiB = weights 256.0 MiB + optimizer 512.0 MiB + gradients 256.0 MiB + ...; fits
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 A CompiledStrategy comes in, and a `PlanTable` goes out, from which `text` and `html` make the forms of the plan.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

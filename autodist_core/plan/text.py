@@ -1,7 +1,5 @@
 """The form of a plan as text, which prints and which tests compare. A `PlanTable` comes in, and text goes out."""
 
-from __future__ import annotations
-
 from autodist_core.errors import amount
 from autodist_core.plan.table import PlanTable
 from autodist_core.step.graph_item import format_bytes

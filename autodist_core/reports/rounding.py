@@ -11,8 +11,6 @@ attention's key bias. The optimizer then applies the rounding of that zero. Such
 trainings that round differently, also on one device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -13,8 +13,6 @@ table in a notebook. `plan` of a model and of a marked function call this module
   kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -12,8 +12,6 @@ measured without it, which give the time of a step and of a run in the session, 
 node computes, updates and waits. What is left of a run's time is TensorFlow's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise

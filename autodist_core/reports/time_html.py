@@ -3,8 +3,6 @@
 Nodes are columns, and times are bars. As in the plan's HTML, colours are half transparent and nothing is loaded.
 """
 
-from __future__ import annotations
-
 from html import escape
 
 from autodist_core.plan.html import CELL, TABLE, beside, line

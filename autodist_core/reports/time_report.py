@@ -3,8 +3,6 @@
 The flow: `step_times.py` divides the time, `time_text.py` and `time_html.py` make the two forms.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace

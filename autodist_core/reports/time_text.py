@@ -16,8 +16,6 @@ a step of 64 examples takes 44.0 ms on 2 replicas (measured in 20 steps)
   change first: the input takes 31.0 of 44.0 ms: a generator computes one batch at a time. ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from autodist_core.errors import amount

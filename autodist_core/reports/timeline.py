@@ -9,8 +9,6 @@ chief's clock. So each step bounds the difference of the two clocks from both si
 steps is taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ analysis does not know values, and so not that this metric is equal, if all weig
     tf.reduce_sum(values * weights / tf.reduce_mean(weights))    # "gives each example a value of the whole batch"
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial

@@ -4,8 +4,6 @@ In: the driver's device files, ``TF_CONFIG``, or a cluster resolver's descriptio
 of a YAML file for ``grammar``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

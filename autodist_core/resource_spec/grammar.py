@@ -17,8 +17,6 @@
       shared_envs: {LD_LIBRARY_PATH: /usr/local/cuda/lib64}
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ In: the added variables of a distributed graph, and loaded values. Out: values b
 after it has made the graph's added variables here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

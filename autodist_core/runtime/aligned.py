@@ -7,8 +7,6 @@ copies any other array when it makes a tensor of it, and this takes as long as t
 [0.0, 1.0, 2.0]
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 _BYTES = 64

@@ -4,8 +4,6 @@ In: the arrays of a batch, and its number of examples. Out: for each replica, th
 session feed these rows to the replicas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise

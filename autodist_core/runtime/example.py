@@ -11,8 +11,6 @@ In: a strategy builder. Out: a session over two replicas of this machine, in whi
 >>> session.close()
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from autodist_core.capture.example import example_step

@@ -8,8 +8,6 @@ session's graph, or a node of a function that several machines or replicas call 
     {{function_node each_1f}}{{node local0/table/Gather}} ... task:2 ...   a replica of machine 2, not its first one
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -14,8 +14,6 @@ be written. That wait has a deadline, and another Ctrl-C ends it: a machine may 
 >>> calls.close()
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

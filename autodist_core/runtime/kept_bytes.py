@@ -3,8 +3,6 @@
 In: the environment. Out: a number of bytes, for arrays and for datasets.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

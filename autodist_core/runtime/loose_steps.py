@@ -13,8 +13,6 @@ one batch, in the order of the batches. No replica starts a batch before the upd
 Without a bound, each replica's gradients are an update of their own, as soon as they are computed.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

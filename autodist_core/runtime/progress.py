@@ -12,8 +12,6 @@ False
 True
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from threading import Condition

@@ -11,8 +11,6 @@ session when a node is lost.
 The driver of the front uses sessions only through these types.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum

@@ -4,8 +4,6 @@ In: captured steps and batches. Out: for each batch, a division into the replica
 builds a graph for each number of active replicas, for batches of its usual size, and for each place where data is kept.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any

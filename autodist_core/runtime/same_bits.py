@@ -4,8 +4,6 @@ In: two arrays. Out: whether they are the same value. `Backup` finds with it wha
 `autodist_core.training.life` what was changed on a variable.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -15,8 +15,6 @@ dataset.
 >>> session.close()
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

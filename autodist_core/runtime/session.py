@@ -10,8 +10,6 @@ with the kernels when it first runs, and imports the graph into the session::
     session.read(["w"])
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext

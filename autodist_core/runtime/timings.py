@@ -13,8 +13,6 @@ loop went round. A session measures nothing until it is given `Timings`. Nothing
 [(1, 1)]
 """
 
-from __future__ import annotations
-
 import re
 import time
 from bisect import bisect_right

@@ -9,8 +9,6 @@ machines passes from each machine to the next, so the chief sends it once.
 [(0, 2, 16), (2, 4, 16), (4, 5, 8)]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ themselves stand in `autodist_core.seams.table` (TensorFlow, Python) and in `aut
 TensorFlow is imported before a seam is examined.
 """
 
-from __future__ import annotations
-
 import dis
 import inspect
 import sys

@@ -7,8 +7,6 @@ Code that uses one of these names imports the seam and calls `get()`, which impo
 'Neg'
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from autodist_core.errors import SeamError

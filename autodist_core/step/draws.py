@@ -10,8 +10,6 @@ stream, and there are four kinds of streams (see `Stream`):
 - A stateful operation without a seed draws other numbers in every process and in every copy of the operation.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ No node outside a piece may stand between two nodes of it (`autodist_core.kernel
 piece may read and write variables, whose handles are outside. XLA writes them when the whole function has run.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache

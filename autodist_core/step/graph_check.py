@@ -7,8 +7,6 @@ there before. Then a check compares its rank with theirs, and looks at no other 
 to read, all ranks are computed anew, and this finds the cycles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 

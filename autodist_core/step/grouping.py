@@ -3,8 +3,6 @@
 In: things, and a function that gives the key of each. Out: the groups by key, in the order of their first things.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 Functions take a name or a node apart, or make a name. The editor, capture and the kernels use them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

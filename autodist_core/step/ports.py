@@ -8,8 +8,6 @@ within that argument, and the type. For a split in two parts::
 A graph numbers the outputs of a node. The body of a function names them: `split:output:1`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ This is a file format: GraphItem writes and reads it with `serialize` and `deser
 message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -9,8 +9,6 @@ all of their variables, gradients and nodes. It is not run: each step keeps a gr
 ['generator', 'discriminator']
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ options.
 For a strategy of your own, write a subclass of :class:`~autodist_core.strategy.base.StrategyBuilder`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

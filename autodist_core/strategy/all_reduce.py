@@ -4,8 +4,6 @@ Every replica holds every variable, or all shards of it. A GraphItem and a Resou
 out, as from every builder.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Builders stand at the beginning of planning. The compiler checks the Strategy that a builder returns.
 """
 
-from __future__ import annotations
-
 import inspect
 from abc import ABC, abstractmethod
 from typing import Self

@@ -4,8 +4,6 @@ A Strategy, a GraphItem and a ResourceSpec come in, and a list of sentences goes
 strategy cannot be carried out. The compiler raises all of them at once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 

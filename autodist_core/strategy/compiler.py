@@ -4,8 +4,6 @@ It stands after the builder and before the plan and the kernels. A Strategy, a G
 a CompiledStrategy goes out. Later stages read the CompiledStrategy and the GraphItem, and no protobuf message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count

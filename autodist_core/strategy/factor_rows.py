@@ -12,8 +12,6 @@ multiplies the rows of all machines. So the factors pay as long as the batch has
 A compressed gradient has fewer bytes, so the factors, which travel as they are, then pay for smaller batches only.
 """
 
-from __future__ import annotations
-
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import Variable
 

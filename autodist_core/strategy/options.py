@@ -3,8 +3,6 @@
 The option classes check what a user passed, and write it into the nodes of a Strategy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A variable is in one piece, or is split along axis 0. A GraphItem and a Resource
 as from every builder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autodist_core.errors import amount

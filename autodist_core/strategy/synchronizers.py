@@ -5,8 +5,6 @@ compiler reads the protobuf messages with :func:`lower_ps` and :func:`lower_all_
 values that these functions return.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ An AllReducePlan and the shape and type of a gradient come in, and a `Wire` goes
 and the compressor kernels build its tensors.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

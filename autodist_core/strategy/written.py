@@ -4,8 +4,6 @@ In: a text, or a builder. Out: the builder, or its name with the options that di
 options are literals. Nothing in the text is evaluated.
 """
 
-from __future__ import annotations
-
 import ast
 from dataclasses import fields, is_dataclass
 from typing import Any

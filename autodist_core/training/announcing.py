@@ -4,8 +4,6 @@ In: a captured training step, the session in which it runs, and its first batch.
 `autodist_core/plan/headline.py`, and before the first step, whether it does not fit. `Steps` logs both.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from math import prod

@@ -10,8 +10,6 @@ A program can divide a card into several GPUs of TensorFlow, before TensorFlow s
 A resource spec names these as it names cards: `gpus: [0, 1]`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import tensorflow as tf

@@ -8,8 +8,6 @@ In: what a front knows of its variables. Out: an `Entry` for each. The capture, 
 [3.0, 6.0]
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -9,8 +9,6 @@ its message for each part of the graph that ended with the step, and names the n
     The step changed nothing: what was trained before it is kept.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn

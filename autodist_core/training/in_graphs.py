@@ -7,8 +7,6 @@ with each call. A pipeline gets them once, when its dataset is made, and reads t
 Also: calls of traced functions raise the error that Python code within them has raised, in place of TensorFlow's.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ In: what a user passes to a front, such as `DistributedModel`, or sets on it lat
 `ResourceSpec` and a strategy builder. The sessions, and the front's reports, read them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial

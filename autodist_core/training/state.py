@@ -26,8 +26,6 @@ step takes long, or waits for that thread, the thread sees the value that the mo
 value when the step ends. A value that the thread writes counts from the next step on.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence

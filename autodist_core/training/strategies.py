@@ -3,8 +3,6 @@
 In: a builder, a captured step and a resource spec. Out: a compiled strategy.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from autodist_core.log import stage

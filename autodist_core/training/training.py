@@ -7,8 +7,6 @@ The first captured step opens a session. The first step with gradients opens the
 one that trains nothing. Whatever can be refused is refused before anything is replaced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

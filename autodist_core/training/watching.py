@@ -20,8 +20,6 @@ back.
 True
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 In: the model that Keras gives a callback. Out: the `Driver`, or an error outside of `DistributedModel.fit`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from autodist_keras.training.driver import Driver

@@ -1,7 +1,5 @@
 """TensorBoardPlan: the plan, and the graphs of a step from its capture to all replicas, for TensorBoard."""
 
-from __future__ import annotations
-
 import os
 from os import PathLike
 from typing import Any

@@ -1,7 +1,5 @@
 """Throughput: examples and steps per second in the logs of each epoch."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Timeline: a file with what every device does in a few steps, for Perfetto and Chrome's tracing."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -9,8 +9,6 @@ Counts, sums and sums of squares are added over the replicas while the step runs
 these sums are added too. The result equals one device's, also with a mask, for which Keras has a formula of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

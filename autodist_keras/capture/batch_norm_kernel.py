@@ -13,8 +13,6 @@ A layer stays Keras's own if it has a mask, is synchronized or renormalizes, com
 axes (of which the kernel is slower), or has other channels than those of the last axis or of the axis behind the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial

@@ -14,8 +14,6 @@ seconds. If it is not certain that only the time changes, nothing is made here.
 True
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

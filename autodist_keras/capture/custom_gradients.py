@@ -10,8 +10,6 @@ gradients. The registry would otherwise keep each of them for ever, with the gra
 (1, 1)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from autodist_core.seams.table import GRADIENT_REGISTRY

@@ -4,8 +4,6 @@ In: a model, and a draw of its captured step, or an operation's name. Out: a nam
 `autodist_core.reports` and `autodist_keras.reports`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -6,8 +6,6 @@ In: a function of a `Trace`. Out: what it computes on a replica that has 3 of th
 (0.75, 4.0)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

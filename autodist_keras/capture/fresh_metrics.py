@@ -9,8 +9,6 @@ them earlier. Metrics that were built and not updated are fresh, and a reset lea
     fit: first step      the metrics are fresh no longer
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

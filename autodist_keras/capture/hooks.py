@@ -12,8 +12,6 @@ The capture and the training use hooks on models, optimizers, losses, metrics an
 'hooked'
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ In: the state of a session, and a captured step. Out: the step, or a `CaptureErr
 has no update that the server could run. Each replica would write a copy of its own, and the server's would stay.
 """
 
-from __future__ import annotations
-
 from autodist_core.errors import REFUSED, CaptureError
 from autodist_core.kernel import Placement
 from autodist_core.step.graph_item import GraphItem

@@ -19,8 +19,6 @@ what it is, a sum or a mean (`sums.py`). For a loss of `reduction="sum"` the gra
     corrected = loss * (total / examples)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

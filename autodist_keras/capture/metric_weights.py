@@ -8,8 +8,6 @@ its slice. That number counts by the replica's share of the batch. For `tracker.
     count += examples / total
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

@@ -11,8 +11,6 @@ normalization, which have a note of their own. Afterwards `autodist_core.capture
 through the traced step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ In: a model, and the `Trace` of a step. Out: its optimizers, each with hooks on 
     marked = Identity(gradient)              # what the hook adds; `apply` updates the kernel with `marked`
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

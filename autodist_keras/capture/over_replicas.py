@@ -7,8 +7,6 @@ that come back through the marker are added over the replicas::
     gathered(x)    the rows of all replicas, in order    gradient: a replica's own rows of the same sum
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -11,8 +11,6 @@ If all losses are means, the step stays as it was traced. Otherwise it is traced
 for each term. A loss that goes through `optimizer.scale_loss` is counted there (see `losses.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ In: the result of a traced step, or the captured step. Out: nothing, or a Captur
     result 'lengths' of the step is a RaggedTensor, and it is not known how those of the replicas combine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

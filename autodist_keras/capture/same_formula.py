@@ -6,8 +6,6 @@ In: two functions that compute arrays. Out: by which part of the largest entry o
 0.25
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Sequence

@@ -17,8 +17,6 @@ dense/kernel : f32[3,1]; dense/bias : f32[1]; metric/loss/total : f32[]; metric/
 ['dense/kernel', 'dense/bias']
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace

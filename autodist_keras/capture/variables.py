@@ -9,8 +9,6 @@ and the training's `TrainingState` use the entries.
 ['dense/kernel', 'dense/bias', 'optimizer/sgd/iteration', 'optimizer/sgd/learning_rate']
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

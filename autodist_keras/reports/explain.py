@@ -6,8 +6,6 @@ Afterwards the model has the state that it had before.
 `DistributedModel.explain` calls this module, and has an example.
 """
 
-from __future__ import annotations
-
 import time
 import types
 import warnings

@@ -6,8 +6,6 @@ that collects the batches and trains nothing. So `plan` and `verify` take every 
 the same structures.
 """
 
-from __future__ import annotations
-
 import types
 import warnings
 from collections.abc import Callable, Mapping

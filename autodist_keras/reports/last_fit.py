@@ -4,8 +4,6 @@ In: the arguments of `fit`. Out: the data, as long as the user's program keeps i
 that memory is free when the user lets go of it.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any

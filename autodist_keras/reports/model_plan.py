@@ -13,8 +13,6 @@ shows as a table in a notebook. `DistributedModel.plan` calls this module, and `
   dense/kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

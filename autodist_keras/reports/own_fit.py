@@ -10,8 +10,6 @@ In: what a user passed to `plan`, `verify`, `explain`, or to the last `fit`. Out
 ({'dataset': [1, 2]}, ([1, 2], {'verbose': 0}), True)
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from typing import Any

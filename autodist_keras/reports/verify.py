@@ -4,8 +4,6 @@ In: a `DistributedModel` and data. Out: a table of differences, or a ValueError.
 state, and the model gets this state back. `DistributedModel.verify` calls this module, and has an example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial

@@ -10,8 +10,6 @@ two tests. What was sent before in the same call counts: a callback that evaluat
 say. What the machines have already is not sent again. On one machine nothing is kept.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping

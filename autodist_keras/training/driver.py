@@ -6,8 +6,6 @@ these step functions on the model. The first batch captures a step, and the capt
 call the model has the trained state and Keras's own functions again. Session and steps stay for the next call.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

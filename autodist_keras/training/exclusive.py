@@ -16,8 +16,6 @@ autodist_core.errors.SessionError: model 'small' is being trained by another Dis
 False
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -10,8 +10,6 @@ have of it.
 (0.5, 0.0)
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field

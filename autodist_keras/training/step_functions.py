@@ -6,8 +6,6 @@ model's step (`capture/tracing.py`) for each kind of batch, and runs it in a `Tr
 `on_iterator` and `on_batches` make a function with the parameters that Keras's loop passes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial

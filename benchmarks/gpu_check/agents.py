@@ -1,7 +1,5 @@
 """Part "agents": a cluster of two agents on this machine, whose replicas share the card; one agent is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

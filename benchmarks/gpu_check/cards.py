@@ -1,7 +1,5 @@
 """Part "cards": with several cards, NCCL over all of them, and how the examples of a second grow with the cards."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

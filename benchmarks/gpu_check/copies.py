@@ -1,7 +1,5 @@
 """Part "copies": what a step copies between host and card, and whether the card or the program waits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

@@ -3,8 +3,6 @@
 Set up a device before TensorFlow starts, and once in a process.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Part "halves": two replicas on two parts of one card equal one device, and add numbers in one order each time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Part "memory": the most that the allocator of the card has given out, beside plain Keras and what the plan says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

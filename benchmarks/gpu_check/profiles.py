@@ -1,7 +1,5 @@
 """What a card did in some steps: the profile that TensorFlow writes, read event by event."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Callable, Iterator

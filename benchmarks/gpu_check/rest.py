@@ -1,7 +1,5 @@
 """Part "rest": NCCL with one rank, `explain` and the timeline on a card, and `autodist doctor`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Part "right": one replica on the device equals plain Keras on the device."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Part "speed": this project beside plain Keras and MirroredStrategy on the same card, in turns in one run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

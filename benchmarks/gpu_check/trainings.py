@@ -1,7 +1,5 @@
 """Small trainings whose weights are compared, in the floating-point type that Keras is set to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

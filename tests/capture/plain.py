@@ -1,7 +1,5 @@
 """Steps without Keras: a plain TensorFlow function, and the marks that a front would have put on its gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

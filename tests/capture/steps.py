@@ -1,7 +1,5 @@
 """Models with training steps of their own, and what Keras's tracing captures of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is captured of a Keras model's step, and that the capture alone is enough to train."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

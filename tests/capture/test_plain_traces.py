@@ -1,7 +1,5 @@
 """Capture needs a traced function and its gradients, and no Keras: what it finds in one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

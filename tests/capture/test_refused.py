@@ -1,7 +1,5 @@
 """Steps that cannot be captured are refused with the reason, in a CaptureError, and change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

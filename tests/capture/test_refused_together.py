@@ -1,7 +1,5 @@
 """All reasons why a step is refused come in one error, and `plan(x, y)` gives the error that `fit` gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each is one device's result to rounding, or refused with the name of what is in the way; never done by each replica.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

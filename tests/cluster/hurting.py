@@ -1,7 +1,5 @@
 """What tests do to the agents of a host: kill, stop, cut off, starve."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What must not be left by a cluster that has ended or was never complete: on the hosts, or in this process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Hosts on which something is wrong, and the one error that a cluster over them begins and ends with."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

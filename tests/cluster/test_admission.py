@@ -1,7 +1,5 @@
 """Who may connect: the socket filter by itself, a running cluster that a stranger looks at, and the control path."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

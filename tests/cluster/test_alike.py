@@ -1,7 +1,5 @@
 """Over many machines a step is made of functions that the replicas share: training equals plain Keras."""
 
-from __future__ import annotations
-
 import logging
 import re
 

@@ -1,7 +1,5 @@
 """A machine that cannot make its batch, or makes another one, is named by the error of the step."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

@@ -5,8 +5,6 @@ those with even numbers, and 4 of the second's. Only these lie on the second hos
 expected is made of two datasets here, with tf.data alone, and trained on one device.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import keras

@@ -1,7 +1,5 @@
 """Datasets that can run anywhere run on each machine, which takes its rows of each batch."""
 
-from __future__ import annotations
-
 import threading
 
 import keras

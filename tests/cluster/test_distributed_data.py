@@ -1,7 +1,5 @@
 """Loops without `fit` over distributed datasets: the machines run these, too, and `run()` feeds what was computed."""
 
-from __future__ import annotations
-
 import logging
 
 import keras

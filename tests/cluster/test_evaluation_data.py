@@ -1,7 +1,5 @@
 """The data of `evaluate`, `predict` and validations takes the ways of that of `fit`."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Where the time goes over two hosts: a column for each, the wire's bound, and one timeline of both."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """Where factors of gradients travel between machines, training equals plain Keras."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What is lost and what is kept when a node goes in the middle of an epoch: real kills, stops and cuts."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,7 +1,5 @@
 """What is left when the user's program is killed or interrupted in the middle of an epoch over hosts: real signals."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import select

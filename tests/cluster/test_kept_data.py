@@ -1,7 +1,5 @@
 """Arrays that fit on the machines travel once, and then each step feeds the numbers of rows."""
 
-from __future__ import annotations
-
 import re
 
 import keras

@@ -1,7 +1,5 @@
 """Strings, ragged and sparse tensors travel, too: as arrays that machines keep, and in the batches of datasets."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

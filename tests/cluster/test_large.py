@@ -1,7 +1,5 @@
 """A model with more than 2 GiB in one variable: protobuf's limit, and that of many counts, are in no way."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A cluster that cannot start says so once, names every host, cause and remedy, in time, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import re

@@ -1,7 +1,5 @@
 """A server without the rest of TensorFlow's Python computes all that TensorFlow computes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The memory of the program while machines train, and when it has the state again."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A notebook trains over hosts: in a real Jupyter kernel, interrupted as its stop button does, and ended with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

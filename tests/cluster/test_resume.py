@@ -1,7 +1,5 @@
 """A program that trains over hosts, is killed, and goes on with new agents where it was."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Datasets with several places that draw seeds run on each machine, in each fit: the machines are told the seeds."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Many short fits in one process: nothing grows, here or on the hosts."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """A machine whose data pipeline waits for ever, or does not find a file: the call ends, and says why."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Training over real hosts equals plain Keras, by every builder and over uneven ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

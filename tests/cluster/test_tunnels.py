@@ -1,7 +1,5 @@
 """With tunnels, everything between hosts goes through ssh, and the numbers are the same."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 

@@ -1,7 +1,5 @@
 """Two trainings at the same time on the same hosts: neither takes notice of the other."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

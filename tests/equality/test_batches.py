@@ -1,7 +1,5 @@
 """Batches of every shape: even, uneven, smaller than the number of replicas, weighted, and several a call."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """However gradients are merged and cut on their way, every weight, slot and metric equals one device."""
 
-from __future__ import annotations
-
 import pytest
 
 from autodist_core.strategy import AllReduce, Parallax

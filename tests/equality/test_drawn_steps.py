@@ -3,8 +3,6 @@
 `AUTODIST_DRAWN_STEPS=200` draws that many, `AUTODIST_DRAWN_STEPS=100:200` those from the hundredth on.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

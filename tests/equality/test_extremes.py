@@ -1,7 +1,5 @@
 """Metrics of one's own that keep a maximum or a minimum equal one device's: the replicas' values combine alike."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 from keras import ops

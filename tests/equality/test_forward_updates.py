@@ -1,7 +1,5 @@
 """Layers that write their trained weights in the forward pass, as SpectralNormalization does, equal one device."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

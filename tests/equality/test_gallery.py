@@ -4,8 +4,6 @@ Where a model draws random numbers, the comparison gives every example the same 
 compared with the model as it is.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Replicas that gather weights when they use them train as one device does."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.equality.test_more_models import MODELS as MORE

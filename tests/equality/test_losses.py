@@ -1,7 +1,5 @@
 """Terms of the loss that are no mean over examples, and terms that the model adds itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import keras

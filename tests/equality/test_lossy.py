@@ -1,7 +1,5 @@
 """Training with compressors through Keras: how near it stays, and that what they keep is state like any other."""
 
-from __future__ import annotations
-
 import logging
 import zipfile
 from functools import cache, partial

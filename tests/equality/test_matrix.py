@@ -5,8 +5,6 @@ has the rest.
 `AUTODIST_FULL_MATRIX=1` runs every combination.
 """
 
-from __future__ import annotations
-
 import os
 from itertools import product
 

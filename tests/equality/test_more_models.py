@@ -1,7 +1,5 @@
 """Other models than the reference ones: attention, layers used twice, models in models, depth, mixed precision."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Variables and updates of unusual kinds: exact like all others, or refused by name."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

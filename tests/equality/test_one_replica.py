@@ -1,7 +1,5 @@
 """One replica is plain Keras, bit by bit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import keras

@@ -1,7 +1,5 @@
 """Every optimizer that Keras ships, whole and in shards: in turns reduced everywhere and on servers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import keras

@@ -1,7 +1,5 @@
 """What a training step of the user's own may differentiate: values of each example, sums, means, and several terms."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Layers that compute in few bits, and layers that compute again what they have computed."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

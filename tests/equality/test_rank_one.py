@@ -1,7 +1,5 @@
 """Predictions without a last axis: Keras reduces their losses and metrics over the batch before it weighs them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

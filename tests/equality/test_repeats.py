@@ -1,7 +1,5 @@
 """Two trainings from the same weights on the same data end with the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows that replicas do not look up by their own examples' indices alone count as often as on one device."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

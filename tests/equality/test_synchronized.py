@@ -1,7 +1,5 @@
 """`BatchNormalization(synchronized=True)` has the whole batch's statistics, so everything equals one device."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

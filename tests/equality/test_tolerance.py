@@ -1,7 +1,5 @@
 """What the tolerance of every other comparison rests on: rounding is far below it, real differences far above."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

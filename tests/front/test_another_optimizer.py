@@ -1,7 +1,5 @@
 """An optimizer that is set on the model, without `compile`, trains from the next call on."""
 
-from __future__ import annotations
-
 import keras
 
 from tests.support.compare import assert_equally_trained

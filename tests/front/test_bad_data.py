@@ -1,7 +1,5 @@
 """Data that ends, is empty, is not finite or fails on the way: Keras's own behaviour, and whole weights."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """Wrong arguments are answered with who, what and the remedy, or with Keras's own error; weights stay as they are."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from functools import partial

@@ -1,7 +1,5 @@
 """Batches of strings, ragged and sparse tensors, alone and in dictionaries, in every call that takes a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is changed between two calls counts in the next one, however it is changed; what is not changed stays."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Steps whose examples depend on each other: the plan names the operation and whose it is, and `verify` explains."""
 
-from __future__ import annotations
-
 import re
 
 import keras

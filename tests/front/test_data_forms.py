@@ -1,7 +1,5 @@
 """Every form of data that `fit` takes, and every option that says which part of it is used."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`evaluate`, `predict` and the calls on one batch give one device's numbers, in one device's order."""
 
-from __future__ import annotations
-
 import re
 
 import keras

@@ -1,7 +1,5 @@
 """`explain` measures where a step's time goes, names what to change first, and leaves the model as it was."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

@@ -1,7 +1,5 @@
 """`fit` after `fit`, another strategy on trained weights, and the ways to a distributed model."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 

@@ -1,7 +1,5 @@
 """Batch normalization in TensorFlow's fused kernel: of which layers, that it is used, and that numbers stay."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

@@ -1,7 +1,5 @@
 """What a plan and a training make of GPUs that this machine has, or has as parts of one card. No GPU is needed."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Ctrl-C ends a training, and neither the process nor the model."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 `docs/keras.md` lists the behaviours.
 """
 
-from __future__ import annotations
-
 import http.server
 import re
 import threading

@@ -3,8 +3,6 @@
 `docs/keras.md` lists the behaviours. What other files of this folder show is not repeated here.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import keras

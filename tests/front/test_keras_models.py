@@ -4,8 +4,6 @@ the numbers of one device.
 `docs/keras.md` lists the behaviours. What other files of this folder show is not repeated here.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import namedtuple
 from collections.abc import Callable

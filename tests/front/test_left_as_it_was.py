@@ -1,7 +1,5 @@
 """A call that is refused or interrupted leaves the model, the session and the settings as they were."""
 
-from __future__ import annotations
-
 import random
 import signal
 

@@ -1,7 +1,5 @@
 """A model that nobody holds any more is let go of, with its weights and all graphs of its steps."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

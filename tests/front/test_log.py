@@ -1,7 +1,5 @@
 """A training says once what it does, on standard error and through the logger `autodist`; AUTODIST_LOG silences it."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator

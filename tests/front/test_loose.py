@@ -1,7 +1,5 @@
 """Replicas that do not wait for each other: how far apart they get, and that nothing is lost on the way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

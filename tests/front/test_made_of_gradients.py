@@ -1,7 +1,5 @@
 """What a custom step makes of its gradients besides training is made of the whole batch's, as on one device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """How many bytes of variables a training makes besides the model's own."""
 
-from __future__ import annotations
-
 import gc
 
 import keras

@@ -1,7 +1,5 @@
 """The plan's forecast of memory, beside the measured peak of a training in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

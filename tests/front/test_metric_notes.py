@@ -3,8 +3,6 @@
 Some maxima stay maxima.
 """
 
-from __future__ import annotations
-
 import re
 
 import keras

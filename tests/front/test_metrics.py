@@ -1,7 +1,5 @@
 """Metrics, logs and History are the global batch's, whatever the metric computes."""
 
-from __future__ import annotations
-
 import re
 
 import keras

@@ -4,8 +4,6 @@ All cases stand side by side in one model, so that one plan has a note on each. 
 exact stand in models of their own, whose plans have no note.
 """
 
-from __future__ import annotations
-
 import re
 
 import keras

@@ -4,8 +4,6 @@ Behind each of them stands one layer that subtracts the batch's mean: that alone
 batch axis was not lost on the way.
 """
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Calls that are parts of one call: the state comes back to the model once, and whoever looks sees the current one."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 

@@ -1,7 +1,5 @@
 """Updates in TensorFlow's training kernels: which optimizers have one, that it is used, and that numbers stay."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Others meanwhile: a second wrapper, models that share layers, other threads. None of them loses a number."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Positions of examples, the number of examples and custom gradients: the plan names what makes replicas differ."""
 
-from __future__ import annotations
-
 import re
 
 import keras

@@ -1,7 +1,5 @@
 """Whoever reads or writes a plain `tf.Variable` of a model while it trains, also by what was traced before `fit`."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

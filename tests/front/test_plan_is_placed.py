@@ -1,7 +1,5 @@
 """What a plan prints is what the kernels place: one decision for both."""
 
-from __future__ import annotations
-
 import re
 from contextlib import nullcontext, suppress
 

@@ -1,7 +1,5 @@
 """Large dense layers multiply once for all replicas that share memory: forward, backward and for their gradients."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

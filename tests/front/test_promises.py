@@ -1,7 +1,5 @@
 """What happens to single batches, to losses that are summed by hand, and to random streams."""
 
-from __future__ import annotations
-
 import re
 
 import keras

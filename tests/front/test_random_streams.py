@@ -3,8 +3,6 @@
 All replicas draw the same where one device would draw the same for each slice of the batch.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Where random numbers must agree: in an update on all its owners, and in a backward pass with the forward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import keras

@@ -1,7 +1,5 @@
 """Steps that cannot be divided into replicas and updates are refused with the reason, and change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import keras

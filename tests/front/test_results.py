@@ -1,7 +1,5 @@
 """What a custom step returns, and terms of a loss whose rank is not known: one rule for each, and it is the plan's."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

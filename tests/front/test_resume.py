@@ -1,7 +1,5 @@
 """A training that was ended at any step and started again with `Resume` ends with the numbers of one that was not."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """A program that was killed is started again: what ends a `fit`, what comes after it, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The folder of a `Resume` callback: which folders are taken, and which of their files are the project's."""
 
-from __future__ import annotations
-
 import json
 import os
 import weakref

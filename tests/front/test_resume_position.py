@@ -1,7 +1,5 @@
 """After a failure a training has the batches that it would have had: in the epoch it goes on in, and in later ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

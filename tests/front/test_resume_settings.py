@@ -1,7 +1,5 @@
 """What counts as the same program when a training is started again, and what does not."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """A program that was killed is started again: which variables and random numbers are state, and which of them is which.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any, ClassVar

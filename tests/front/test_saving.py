@@ -1,7 +1,5 @@
 """What is saved loads in plain Keras and the other way round, optimizer state included."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a DistributedModel is set to is checked when it is set, and counts from the next call on."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import MISSING, fields
 

@@ -1,7 +1,5 @@
 """Whoever looks during training sees the current state, and whatever is changed counts from the next step."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """TensorBoardPlan writes the plan and the graphs of a step once; the event files are read back as TensorBoard does."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A step is traced once, for a large model's trace takes seconds; what Keras makes in it is made before."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Means and sums of numbers of which each stands for a batch, as custom steps keep them, are the whole batch's."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

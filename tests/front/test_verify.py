@@ -1,7 +1,5 @@
 """`verify` compares all replicas with one device and leaves the model as it was."""
 
-from __future__ import annotations
-
 import re
 from typing import ClassVar
 

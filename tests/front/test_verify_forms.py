@@ -1,7 +1,5 @@
 """Every form of data that `fit` takes, `plan` and `verify` take, and a training step is given the same."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import keras

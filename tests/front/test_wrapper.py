@@ -1,7 +1,5 @@
 """What the wrapper itself shows: signatures, attributes, its strategy, plans for machines that are not there."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """What the tests of the kernels share: placements of small steps, and questions about a produced graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The graph of many machines is built of a few replicas: with the functions in place of their calls, it is the same."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All-reduce: which collectives there are, how they are called, and what they add up."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

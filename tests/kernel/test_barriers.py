@@ -1,7 +1,5 @@
 """What an update's writes wait for: all that can fail."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

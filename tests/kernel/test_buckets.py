@@ -1,7 +1,5 @@
 """Buckets: how gradients are merged and cut, in which order they travel, and that cutting changes no number."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What replicas wrote on the side becomes one state, whichever of them had examples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """What XLA compiles of each replica's compute: the same numbers as plain Keras under XLA, and what stays outside."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Compressors: what they send, what they keep, and what comes of it, against the same arithmetic in numpy."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The editor refuses graphs that cannot run, and says which node is the matter."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Factors: which gradients travel as two factors, what travels then, and which graph a size of a batch gets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """A step that fails changes nothing: the state is that after the last whole step, and training goes on from it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """The memory of the user's variables while a session that can lose its machines has their values."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

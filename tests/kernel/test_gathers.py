@@ -1,7 +1,5 @@
 """Weights that replicas gather: which gathers there are, when each begins, and what memory they take."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import keras

@@ -4,8 +4,6 @@ The operations of a model that have none are TensorFlow's placer to put on the C
 plain Keras.
 """
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Updates that mix variables, or stand in conditionals around all of them: equal to one device wherever they live."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import keras

@@ -1,7 +1,5 @@
 """Order between reads and writes is rebuilt from the times at which a draft's nodes touch variables."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

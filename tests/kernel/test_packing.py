@@ -1,7 +1,5 @@
 """Small tensors travel together: how many messages a step sends does not depend on the number of variables."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

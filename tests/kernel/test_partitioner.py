@@ -1,7 +1,5 @@
 """Split variables: what is split, what stays whole and why, and that every number is one device's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Every node that kernels make has a name by which `explain` knows its part of a step."""
 
-from __future__ import annotations
-
 import pytest
 
 from autodist_core.capture.example import example_step

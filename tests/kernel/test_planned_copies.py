@@ -1,7 +1,5 @@
 """The devices that a plan shows for a variable are those on which the kernels place copies of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from autodist_core import ResourceSpec

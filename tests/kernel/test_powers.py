@@ -1,7 +1,5 @@
 """PowerSGD: its factors, what they lose and what feedback makes up for, against the same arithmetic in numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Random strategies on random small steps and batches: one device's numbers, or a refusal with all reasons."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

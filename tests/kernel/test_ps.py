@@ -1,7 +1,5 @@
 """Parameter servers: one update, one read of its result, mirrors that follow, tables that stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

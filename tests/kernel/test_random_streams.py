@@ -1,7 +1,5 @@
 """What a replica's copy of a step has of its own where random numbers are drawn, and that nothing else is copied."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 

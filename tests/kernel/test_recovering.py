@@ -1,7 +1,5 @@
 """The session that outlives its cluster, on sessions of this machine whose calls fail when a test says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What compressors send as the plan counts it, and what they keep: made once, written behind the barrier."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every kernel runs by itself on a draft, says what it changed, and is checked; an error says what ran before it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The session: how a batch is cut, what a copy is loaded with, and what comes back."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which strategies let the replicas of one process share their weights."""
 
-from __future__ import annotations
-
 import pytest
 
 from autodist_core import ResourceSpec

@@ -1,7 +1,5 @@
 """Variables go in and out of a session whole, however small its messages are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Numbers of the whole batch inside a marked function: synchronized batch normalization, and all_reduce."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

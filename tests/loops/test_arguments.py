@@ -1,7 +1,5 @@
 """What a marked function takes: nested batches, numbers, whole arrays, variables; and what it refuses."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Handles of batches, which stand for the next batch at each call, and batches of a dataset."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

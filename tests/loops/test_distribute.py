@@ -1,7 +1,5 @@
 """Loops with tf.distribute's methods: on replicas against TensorFlow's own strategy of one device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

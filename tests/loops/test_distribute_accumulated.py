@@ -1,7 +1,5 @@
 """Gradients that a function of run() adds up in variables and another one applies, as under TensorFlow's strategy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

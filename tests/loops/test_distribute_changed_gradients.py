@@ -1,7 +1,5 @@
 """What a replica does to its own gradient before an optimizer gets it, compared with TensorFlow's strategy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Distributed datasets and their iterators, in Python and inside a tf.function."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Gradients that a function of run() returns, reduces and applies, against TensorFlow's own strategy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

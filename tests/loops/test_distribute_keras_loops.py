@@ -1,7 +1,5 @@
 """Keras's own loops under a strategy's scope are refused with the line to write, and change nothing."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

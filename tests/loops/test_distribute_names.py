@@ -1,7 +1,5 @@
 """Every public name of tf.distribute works with its meaning, or is refused by an error that names it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

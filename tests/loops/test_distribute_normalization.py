@@ -1,7 +1,5 @@
 """Batch normalization inside `run()`: each replica's own statistics, or the whole batch's."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keras's optimizers in a function of run() that put their update into a conditional, on one device and on replicas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

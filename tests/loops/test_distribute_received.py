@@ -1,7 +1,5 @@
 """What the methods of a strategy with tf.distribute's methods say of arguments that they do not take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a strategy with tf.distribute's methods refuses, with the line to write; its plan, and its resolver."""
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 

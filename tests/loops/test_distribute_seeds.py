@@ -1,7 +1,5 @@
 """Random numbers in a function of run(): an explicit seed says what is drawn, and generators differ by the replica."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

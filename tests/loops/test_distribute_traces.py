@@ -1,7 +1,5 @@
 """What run() takes from somebody's trace and leaves there, and how often its functions are traced."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

@@ -1,7 +1,5 @@
 """Values of each replica: what a function finds inside run(), and what its results are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

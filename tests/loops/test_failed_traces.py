@@ -1,7 +1,5 @@
 """A trace that fails: it leaves everything as it was, and the error says where it failed, and why a size is None."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

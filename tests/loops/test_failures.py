@@ -1,7 +1,5 @@
 """What is kept when a loop is interrupted or fails, and which calls are refused while another one runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -3,8 +3,6 @@
 What it prints is what it prints on one device, where its comments name the lines of the loop as it was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Results that are made for the whole batch: with gradients, with variables just written, and with the batch size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses that are made of several terms: each term counts in its own way, whatever the sum of them is multiplied by."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What can be marked: functions, methods of all kinds, partial functions, objects; and what is refused."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A loop of one's own gives the numbers of one device: every builder, with every way to update, in turns."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from itertools import product

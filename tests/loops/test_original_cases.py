@@ -1,7 +1,5 @@
 """The integration cases of the original project, with their numbers, by every builder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """A loop over two hosts gives the numbers of one device, and what it has trained when a host is lost."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """What functions write besides their updates, and how it counts: right, or refused with the remedy."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Random numbers that a marked function draws."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """The hooks that are in place while a function is traced."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

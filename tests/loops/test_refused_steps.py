@@ -1,7 +1,5 @@
 """Training steps of a loop that are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

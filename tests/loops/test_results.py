@@ -1,7 +1,5 @@
 """What comes back from a marked function: the table of joins, and what is refused."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

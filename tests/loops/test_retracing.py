@@ -1,7 +1,5 @@
 """When a marked function is traced again: what counts as another argument."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

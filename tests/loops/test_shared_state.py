@@ -1,7 +1,5 @@
 """Several functions share one state: training, evaluation, two networks, metrics, and what others see."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """What a training step of one's own may do: other losses, gradients that are changed, control flow."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.loop_steps import STEPS

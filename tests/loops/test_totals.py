@@ -1,7 +1,5 @@
 """Sums and means over the examples, and their number, from which a function computes further: the whole batch's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

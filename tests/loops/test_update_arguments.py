@@ -1,7 +1,5 @@
 """What an update of a loop may read besides gradients, and updates that several functions share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """A plan is a string, and a table of HTML: devices are columns, bytes are bars, notes stand below, all text escaped."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

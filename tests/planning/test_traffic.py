@@ -1,7 +1,5 @@
 """What hosts send to each other, run and keep for one step is pinned: each message or operation more takes time."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A strategy as text: only the names of builders and literal values are read, and nothing is evaluated."""
 
-from __future__ import annotations
-
 import pytest
 
 from autodist_core.errors import StrategyError

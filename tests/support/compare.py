@@ -1,7 +1,5 @@
 """What a training left behind, by name, and the one tolerance that two trainings are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain

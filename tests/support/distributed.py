@@ -1,7 +1,5 @@
 """Strategies with tf.distribute's methods on replicas of this process, and a loop that is written for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any

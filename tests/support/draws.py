@@ -1,7 +1,5 @@
 """Ways in which a layer can draw random numbers, and a model that keeps what each of them drew."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

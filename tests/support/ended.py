@@ -1,7 +1,5 @@
 """End a training at a step in this process, as a signal would: what a program that starts again finds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

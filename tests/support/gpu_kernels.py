@@ -4,8 +4,6 @@ TensorFlow's wheel for Linux has its GPU kernels registered on machines without 
 GPUs can be compared with them anywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """TensorFlow's graph optimizer, off where it is not the matter: it takes a quarter of the time of a small training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The distributed training step of a Keras model as a graph, made by the package's own stages; nothing runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -6,8 +6,6 @@ somewhere into a running step, and a second one into what ends it.
 With a third argument, `hosts`, it reads the spec of a cluster from stdin and trains over that.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ Each interrupt falls somewhere into a call of a marked function, and a second on
 are those of some whole number of steps, and the loop goes on from there.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 

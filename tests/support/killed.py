@@ -7,8 +7,6 @@ and which numbers of the killed training differ from the other one's. With a thi
 the spec of a cluster from stdin and trains over that.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -10,8 +10,6 @@ the program had, in GB.
 - `hosts`: trains over the cluster whose spec comes from stdin. The table is on one host, and then in shards on both.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import resource

@@ -4,8 +4,6 @@ A way is made of variables, inside or outside a marked function. Called in a ste
 computes gradients and applies them; it gives the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training steps of one's own for a `Net`: other losses, gradients that are changed, control flow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

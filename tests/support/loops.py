@@ -6,8 +6,6 @@ functions, calls them, and returns numbers by name, nested as it likes, the vari
     assert_equal_loops(loop, strategy="PS", replicas=3)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """A dataset that functions of TensorFlow make, and a small model for it."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 

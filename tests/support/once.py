@@ -1,7 +1,5 @@
 """Compute once what several tests compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of optimizers that the cross-product tests draw from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

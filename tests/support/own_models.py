@@ -1,7 +1,5 @@
 """Small models with steps, losses and metrics of their own, as Keras's guides write them."""
 
-from __future__ import annotations
-
 import keras
 import tensorflow as tf
 

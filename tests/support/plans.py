@@ -1,7 +1,5 @@
 """What a plan says of a model that is made for it: the notes on what replicas do otherwise than one device."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

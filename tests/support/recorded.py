@@ -1,7 +1,5 @@
 """What Keras's loops tell callbacks and users, kept in a form that two trainings can be compared in."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Models with training steps of their own, written the way Keras's guides show."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Strategies by name: the package's builders, and hand-written ones that no builder makes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -7,8 +7,6 @@ returns numbers by name, nested as it likes. Without a program, `fit` trains on 
     assert_equal_training(DENSE, optimizer="adam", strategy="PS", replicas=3)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """How a test waits: until something is so, and not for a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TypeVar

@@ -8,8 +8,6 @@ In: a traced step, and states of tensors that the front knows. Out: a `Found`. T
     Sub(x, mean)      rows along axis 0; noted as a coupling: Mean gives each example a value of the whole batch
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ In: a traced step. Out: a state for each placeholder, by the tensor's id. For a 
     kernel         a variable
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from math import inf
 

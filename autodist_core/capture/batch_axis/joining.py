@@ -13,8 +13,6 @@ The results of `predict` are rows of any type, unless their states say otherwise
     reduce_mean(x, 0)                      mean    one value for the whole batch
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ In: a variable and the state of a value written to it, or the state of a result.
     aggregation max     a maximum over the examples is right   a sum or a mean is not
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -6,8 +6,6 @@ In: a finding, and the name of its place as the front knows it. Out: a sentence,
 "in layer 'centred', Mean (centred/Mean) gives each example a value of the whole batch, and a replica has only its own"
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import REMEDIES, UncombinedResult, UncombinedWrite

@@ -6,8 +6,6 @@ In: a Python function, and the shape of a batch. Out: one line on the function's
 'rows along axis 0; Mean gives each example a value of the whole batch'
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -9,8 +9,6 @@ gradients:
 (['Identity'], 1)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -12,8 +12,6 @@ gradient is found to be one of a sum or of a mean.
 TensorFlow's own functions are hooked for the time of the trace, and in the thread that traces only.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -15,8 +15,6 @@ and each seed counts by a power of the share: 0 for a sum, 1 for a mean and for 
 that divided by the batch size. A result with terms of several kinds is added up over the replicas likewise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any

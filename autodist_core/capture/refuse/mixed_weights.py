@@ -12,8 +12,6 @@ Where a front weights the seed of every tape itself (`Traced.added_up`), nothing
 seed is a zero, such as the gradient of a sign, and counts in either way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from autodist_core.capture.tape import Tape

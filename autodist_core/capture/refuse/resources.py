@@ -7,8 +7,6 @@ In: a traced step, and its graph. Out: a `CaptureError` for each such capture::
     mutable table, queue, ...     is refused: the replicas would share it in an order that nobody decides
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import tensorflow as tf

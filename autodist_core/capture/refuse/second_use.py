@@ -10,8 +10,6 @@ Norms of gradients, and weights after a step of an inner loop, are not linear in
 up over the replicas (`all_reduce`), each replica has the whole batch's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -8,8 +8,6 @@ In: a traced step. Out: a `CaptureError` for each variable whose gradient is mad
 Each replica would divide by the norm of its own sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from typing import Any
 

@@ -8,8 +8,6 @@ for each second gradient of a variable in one `apply`::
 Each replica would write a value of its own. What all replicas write alike is an update by now (`forward_updates.py`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

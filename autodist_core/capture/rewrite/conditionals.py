@@ -17,8 +17,6 @@ branches around it, outermost first. Where a branch is not taken, its nodes are 
 the nodes outside the branch that wait for them (see `order.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

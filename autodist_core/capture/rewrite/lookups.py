@@ -7,8 +7,6 @@ In: a captured graph. Out: the same graph, changed in place. For a lookup of `id
 TensorFlow copies a variable that is written by rows whenever the whole variable is read: once per replica and step.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -9,8 +9,6 @@ on another::
     RaggedTensorToTensor(words)   ->  RaggedTensorToTensor(words, shape=[-1, longest])  5 columns on both
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

@@ -7,8 +7,6 @@ totals are added up for::
     AssignAddVariableOp(total, loss)  ->  AssignAddVariableOp(total, loss * examples / all examples)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """An agent that this process starts on another machine over ssh, in the environment that the node's ssh group names."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import time

@@ -1,7 +1,5 @@
 """The agent of the chief's own node: a child of this process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

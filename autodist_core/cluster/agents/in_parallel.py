@@ -1,7 +1,5 @@
 """Run one action on several agents in parallel; one failure does not stop the others."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """An agent that a scheduler starts on another machine, with ``on_node.standby``: the chief connects to its port."""
 
-from __future__ import annotations
-
 import io
 import socket
 import time

@@ -1,7 +1,5 @@
 """Start the agent of one node: as a child on the chief's node, else over ssh or where a scheduler started it."""
 
-from __future__ import annotations
-
 from autodist_core.cluster.agents.agent_over_ssh import AgentOverSSH
 from autodist_core.cluster.agents.agent_process import AgentProcess
 from autodist_core.cluster.agents.child_agent import ChildAgent

@@ -4,8 +4,6 @@ In: a ResourceSpec and what to do on failure. Out: a running `Cluster`. On failu
 (``"restart"``), goes on without the nodes that are gone (``"shrink"``), or leaves the error to the call (``"raise"``).
 """
 
-from __future__ import annotations
-
 import time
 from numbers import Real
 

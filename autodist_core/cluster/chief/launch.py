@@ -4,8 +4,6 @@ In: a ResourceSpec. Out: a `Launched` value, or one LaunchError that lists every
 of ``doctor`` finds the problems before any server is started.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar

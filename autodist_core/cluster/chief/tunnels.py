@@ -5,8 +5,6 @@ through ssh to the chief, which passes it on through ssh to the other node: encr
 chief can encrypt. In: agents and their ports. Out: for each node the addresses at which it reaches all nodes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

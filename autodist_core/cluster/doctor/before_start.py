@@ -4,8 +4,6 @@ In: a ResourceSpec and the environment. Out: nothing, or the error that a start 
 loop begins, and the examination asks again.
 """
 
-from __future__ import annotations
-
 import os
 
 from autodist_core.cluster.agents.deadlines import Deadlines

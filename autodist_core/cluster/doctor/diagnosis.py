@@ -4,8 +4,6 @@ In: a ResourceSpec. Out: a report with the latency and the bandwidth of each ord
 is its command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any

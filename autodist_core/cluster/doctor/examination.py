@@ -5,8 +5,6 @@ lets each agent try to reach all others. A node with a problem takes no part in 
 on, so that one examination finds all problems. In: a ResourceSpec. Out: a report, and the agents, which still run.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

@@ -4,8 +4,6 @@ A report is frozen. ``chief.launch`` refuses to start a cluster whose report has
 prints the report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

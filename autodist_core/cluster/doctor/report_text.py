@@ -1,7 +1,5 @@
 """A report as text, and as plain data for JSON: what ``autodist doctor`` prints."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -4,8 +4,6 @@ In: the descriptions that the agents gave of their nodes, or the log of an agent
 report.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ the server's listening socket and needs no privileges. A program at an address t
 answer at all. In: a port of this process and the addresses to admit. Out: the number of strangers that were cut off.
 """
 
-from __future__ import annotations
-
 import ctypes
 import ipaddress
 import os

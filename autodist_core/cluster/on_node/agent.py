@@ -5,8 +5,6 @@ standard error. The agent writes no files and runs no code of the user. It ends 
 closes the connection, or when no message of the chief has come for the length of a lease.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import queue

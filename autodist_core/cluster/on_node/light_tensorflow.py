@@ -5,8 +5,6 @@ package ``tensorflow`` also imports Keras and the code that builds graphs: 2,000
 puts an empty package in the place of ``tensorflow``, so that only the modules of the server are imported.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """The CPUs and the memory of this machine, and how much of them is in use."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from functools import cache

@@ -3,8 +3,6 @@
 Importing this module imports TensorFlow; the agent does so when all nodes have reached each other.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ secret; then their connection becomes the pipes of a new agent. An agent serves 
 server cannot be stopped. Out: an exit status, when no chief has come for some time.
 """
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

@@ -5,8 +5,6 @@ and a ValueError when it does not. The probes use the secret of a run, which the
 agents of a scheduler use the secret of a job, which the job's environment holds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

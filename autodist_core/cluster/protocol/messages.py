@@ -5,8 +5,6 @@ answers, ``{"answer": 3, "result": {...}}``, and heartbeats with its clock, ``{"
 processes hold the pipes, so a message cannot reach another run. Only plain data is read: nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ Each node has a `Listener` on the port that its TensorFlow server will use. `rea
 notes the addresses of its visitors, and the filter of ``on_node.admission`` later lets only these addresses connect.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

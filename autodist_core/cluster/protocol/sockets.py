@@ -1,7 +1,5 @@
 """Addresses in the one form in which they are compared, and sockets that listen on a free port."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import socket

@@ -4,8 +4,6 @@ In: the files and the key that a server showed. Out: whether the key is known, u
 message that refuses it.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

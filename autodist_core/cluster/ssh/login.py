@@ -4,8 +4,6 @@ In: a `Target` and a transport that is connected to it. Out: an authenticated tr
 what was tried, what the server accepts, and what to do.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

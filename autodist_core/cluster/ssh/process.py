@@ -1,7 +1,5 @@
 """A program that runs on another machine: its standard streams, in bytes, and its exit status."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

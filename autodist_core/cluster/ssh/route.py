@@ -1,7 +1,5 @@
 """The route to a host: a stream of bytes, over jump hosts if need be, the check of the host's key, and a login."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -11,8 +11,6 @@ have control inputs and control outputs of its single nodes. So a **signal**, a 
 argument or a result in place of a control edge.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -13,8 +13,6 @@ kernels would have built for all replicas: a tensor leaves a call as soon as it 
 backward pass goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -10,8 +10,6 @@ there are. A node belongs to a machine if its name has the number of the machine
 runs there, or on the same server for all machines, as a lookup of rows does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ zeroes a sum of gradients, which another function adds to::
 Such a write needs variables, constants and whole arguments only, and nothing of the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 

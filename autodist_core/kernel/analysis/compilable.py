@@ -16,8 +16,6 @@ Some operations XLA can compile in some places only, such as a range whose end i
 are translated for XLA once, on a small batch, and an operation that XLA names in an error stays outside.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

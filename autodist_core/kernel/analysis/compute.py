@@ -5,8 +5,6 @@ In: the index of a captured step, and what the update hands back. Out: names of 
     ["x", "kernel/Read", "MatMul", "loss", "gradient"]
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from autodist_core.step import naming

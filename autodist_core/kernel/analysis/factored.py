@@ -7,8 +7,6 @@ row for each example, and where each machine has at most two replicas. An operat
 are more, and would compute the rows of all machines.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

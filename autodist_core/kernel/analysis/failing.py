@@ -12,8 +12,6 @@ gradients and the forward pass can fail. So can operations that check values (as
 division), and convolutions, whose libraries refuse some sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from autodist_core.kernel.analysis.shapes import partial_shapes, static_shapes

@@ -7,8 +7,6 @@ In: the index of a captured step. Out: sets of node names. For a step that keeps
     reads_own(step)     ->  {"ReadVariableOp_3": "total"}     a read of a metric's sum, which each replica has a part of
 """
 
-from __future__ import annotations
-
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, analysis
 

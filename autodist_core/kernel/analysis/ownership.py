@@ -7,8 +7,6 @@ In: the index of a captured step. Out: the slots. For Adam::
 A slot belongs to one trained variable, and is on the same devices.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from autodist_core.step import naming

@@ -10,8 +10,6 @@ higher level, and so never comes back to the piece. Stages divide the nodes of a
 value of a node of a later stage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 

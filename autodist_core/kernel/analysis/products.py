@@ -10,8 +10,6 @@ The sum of the replicas' products is the product of all rows. A large gradient i
 each replica and once more for the sum. A large kernel is read once. The cost is a copy of the rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ In: the index of a captured step, and a tensor among its results. Out: a `Joinin
     reduce_sum(lengths) // 2     UNKNOWN    an integer that no combination of the replicas' values gives
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 from autodist_core.kernel.analysis.gradient_flow import first_written

@@ -16,8 +16,6 @@ graph runs, and out of them.
 The other draws of compute are those that each replica makes for itself. The update has draws, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

@@ -10,8 +10,6 @@ The gradients of a stage have about as many bytes together as one collective tak
 needs its value, so no node needs the value of a later stage. Nodes that exchange lists are in the same stage.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from autodist_core.step import naming

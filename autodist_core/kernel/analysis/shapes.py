@@ -6,8 +6,6 @@ In: the index of a captured step. Out: a shape for each tensor, by the tensor's 
     static_shapes(step)["dense/ReadVariableOp"]     (784, 10)
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import tensorflow as tf

@@ -6,8 +6,6 @@ read and write the replica's own variables. For a step that tracks a norm::
     replica0/track = AssignVariableOp(replica0/norm_mean, update/memory/norm, ^barrier/0)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autodist_core.kernel.draft import Draft

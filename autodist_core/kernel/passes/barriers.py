@@ -18,8 +18,6 @@ processor. A GPU can run out of memory at any operation, and another machine can
 waits for all gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

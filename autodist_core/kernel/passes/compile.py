@@ -15,8 +15,6 @@ a replica that is alone: without strings and the like, the whole step is one pie
 function when all of it has run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -12,8 +12,6 @@ A lookup waits for the others of its vector. So only such lookups travel togethe
 that all follow from the inputs alone, or all from variables too. Large rows travel alone, as large tensors do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

@@ -8,8 +8,6 @@ In: the finished order of a step. Out: one vector in place of many numbers. For 
 Numbers travel together if as many other messages precede each of them. So none waits for one that depends on it.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ A node in a branch of a conditional that is not taken is dead, and TensorFlow en
 outside the branch therefore waits for a token instead. The token merges the node with the branch's alternative.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tensorflow as tf

@@ -25,8 +25,6 @@ For a loss, and the norm of a gradient that a server has:
 joined/loss/output0/done; update/server_localhost_CPU_0/norm/Squeeze
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

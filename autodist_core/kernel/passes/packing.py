@@ -13,8 +13,6 @@ A message takes its time however short it is. So small tensors are put one behin
 travels while the next one is filled. A large tensor takes the time of its bytes anyway, and is not copied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from math import prod

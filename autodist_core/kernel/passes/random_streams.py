@@ -15,8 +15,6 @@ A draw whose seed is its own stays as captured (see `kernel.analysis.seeds`).
 A function is copied for a replica only if it draws such numbers, or runs a function that does.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

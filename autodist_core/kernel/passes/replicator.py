@@ -12,8 +12,6 @@ that are marked as those of the whole batch are joined. Every replica draws rand
 (`random_streams.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

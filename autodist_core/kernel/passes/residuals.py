@@ -8,8 +8,6 @@ The values were computed along with the gradients. They wait for the barrier as 
 step that fails leaves them as they were.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tensorflow as tf

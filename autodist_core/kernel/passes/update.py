@@ -12,8 +12,6 @@ hands back to compute, `draft.returned`. For two servers with one variable each,
 owner has a copy of the shared state.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autodist_core.kernel.draft import Draft

@@ -11,8 +11,6 @@ splits two variables over servers, and an update that needs one of them whole::
 A step that is not captured yet has no gradients, and its variables are not split.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ In: a name of the resource spec. Out: a name of TensorFlow::
     10.0.0.2:GPU:1  ->  /job:run/replica:0/task:1/device:GPU:1
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from autodist_core.resource_spec import DeviceSpec

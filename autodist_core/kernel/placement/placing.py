@@ -3,8 +3,6 @@
 In: a captured step, a compiled strategy and the setting `share_memory`. Out: a `Placement` (see `placement`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ CPU devices of one process can share memory. No gradient travels between such re
 replica can be ahead of another. A strategy with a compressor or with staleness therefore gets copies for each replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from autodist_core.errors import StrategyError

@@ -10,8 +10,6 @@ A portion has the nodes that an owner's writes need, found along data edges. A v
 one other owner only is computed there, and sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from autodist_core.kernel.placement.placement import Owner, Placement

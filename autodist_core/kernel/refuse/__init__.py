@@ -10,8 +10,6 @@ plan of a captured step examines it without any kernel. What can be seen in a tr
 replicas and their devices, was refused before (`autodist_core.capture.refuse`).
 """
 
-from __future__ import annotations
-
 from autodist_core.errors import Refusals
 from autodist_core.kernel.placement.arrangement import Arrangement
 from autodist_core.kernel.placement.placement import Placement

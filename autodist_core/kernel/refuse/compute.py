@@ -5,8 +5,6 @@ In: the index of a captured step, and its placement. Out: an error for each viol
     gradients are computed from 'total', read at 'Read_3': this variable is summed up over the replicas, ...
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ In: the index of a captured step, and its placement. Out: an error for each viol
 All replicas that own variables run the same portion of the update, so the first of them stands for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from autodist_core.errors import AutodistError, CaptureError, NotYetError

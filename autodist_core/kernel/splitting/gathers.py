@@ -10,8 +10,6 @@ computes, and those of the next use, which travel meanwhile. A read of one's own
 keeps TensorFlow from making one gather of two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 

@@ -8,8 +8,6 @@ combine them, under the captured reduction's name. For two shards::
     Max(w)   ->  Maximum(Max(w/part_0), Max(w/part_1))
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod

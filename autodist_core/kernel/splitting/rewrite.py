@@ -10,8 +10,6 @@ still reads the whole variable, which is put together after each update. The exc
 lookups only, whose rows are looked up in the shards, and a variable that is put together for each use (`gathers`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -7,8 +7,6 @@ In: a captured step, a variable and an axis. Out: a `Splitting`. For a variable 
     Svd(g)                                  an obstacle: it needs the whole variable, and the result names it
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush

@@ -27,8 +27,6 @@ With two shards on one server, whose row of id `n` has the value `10 * n`:
 [[30.0], [0.0], [20.0]]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 

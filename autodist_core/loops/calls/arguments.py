@@ -13,8 +13,6 @@ and a key. Calls of equal keys can use one captured step. ::
 An array that has axes and is no batch, such as weights of classes, is named by the decorator: `function(whole=...)`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ In: a method. Out: the same method, which runs as it is written.
 4
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 

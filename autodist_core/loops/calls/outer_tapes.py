@@ -5,8 +5,6 @@ records now raises an error when it is asked for a gradient of them: the call ra
 user's process sees it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, NoReturn
 

@@ -14,8 +14,6 @@ thread is there: Keras keeps its dtype policy and its random seeds so.
 True 6.0
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -10,8 +10,6 @@ Traceback (most recent call last):
 ValueError: reduce: the operation is tf.distribute.ReduceOp.SUM or MEAN. Received: 'max'. ...
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any

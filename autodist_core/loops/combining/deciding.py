@@ -7,8 +7,6 @@ results count as they must, and how the replicas' results become one::
     decided_for_each_replica    a function of run(), with tf.distribute's meaning: gradients are added up
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress

@@ -18,8 +18,6 @@ a float that is one number, and none of these        ``mean``; the plan says tha
 Anything else is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 

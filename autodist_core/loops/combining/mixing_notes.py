@@ -7,8 +7,6 @@ Out: sentences. Those that begin with "not exact" are certain.
 ((), ())
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

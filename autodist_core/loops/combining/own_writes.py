@@ -8,8 +8,6 @@ In: what a function writes of the batch outside its updates, such as counters. O
     kept.assign(x)                                           is refused: each replica has other rows of it
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

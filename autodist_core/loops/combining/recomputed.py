@@ -9,8 +9,6 @@ These are the operations of results that read a variable after its last write ou
 gradients, or with the values of such operations. `kernel.passes.outputs` runs them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -12,8 +12,6 @@ one, a power of the replica's share (see `autodist_core.capture.rewrite.shares`)
 So a metric that adds the mean loss of a batch and counts batches has one device's total and one device's count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

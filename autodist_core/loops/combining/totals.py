@@ -12,8 +12,6 @@ No gradient goes through these operations. One that a tape differentiates stays 
 up over the replicas later. A sum or a mean that nothing else is computed from is joined when the step has run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

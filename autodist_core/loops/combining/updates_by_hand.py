@@ -15,8 +15,6 @@ A variable of Keras assigns `n + count` in its `assign_add`. So do Keras's metri
 sum of the counts is what they mean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ In: a trace. Out: what `tf.distribute.get_replica_context()` returns inside. ::
     context.all_reduce("SUM", value)    the sum of the replicas' values, on every replica
 """
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from typing import Any
 

@@ -4,8 +4,6 @@ In: calls of Keras's optimizers, of `tf.Variable` and of `scope()`. Out: plain v
 they are: the sum of gradients over the replicas is made when the traced function is distributed.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

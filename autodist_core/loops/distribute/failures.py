@@ -4,8 +4,6 @@ In: the error that a run has raised within an operation of a graph. Out: the sam
 function that the graph belongs to. Such a call passes the handle of the strategy's `order`, by which it is recognised.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Iterator, Sequence

@@ -10,8 +10,6 @@ attributes that it names. Functions and methods of the same module are followed.
 compared by what is in them, and any other object by its attributes that are named: others may change unseen.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress

@@ -5,8 +5,6 @@ of tf_keras. These would count each replica's mean loss alike, however many exam
 exactly with `DistributedModel`.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -5,8 +5,6 @@ which batch they are. `run()` is given such elements as they are, and finds out.
 and so is what a `tf.function` around `run()` hands over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -7,8 +7,6 @@ arguments to a thread of Python. A queue of TensorFlow, which keeps no thread, i
 the results.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ that other operations of the graph, or of a graph around it, take. Such an opera
 each run, the variable must have its current value.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from functools import cached_property

@@ -7,8 +7,6 @@ Traceback (most recent call last):
 autodist_core.errors.NotYetError: configure is not supported: ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NoReturn
 

@@ -4,8 +4,6 @@ In: a loop that calls `scope`, `run`, `reduce` and iterates over distributed dat
 meaning that `tf.distribute` gives these methods: gradients that replicas apply are added up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

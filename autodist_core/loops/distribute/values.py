@@ -10,8 +10,6 @@ functions work outside a trace and inside one.
 (7.0, [1.0, 2.0, 4.0])
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

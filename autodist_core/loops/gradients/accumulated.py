@@ -10,8 +10,6 @@ values that are added up. A function adds each replica's own gradient to a varia
     optimizer.apply([total], [weight])     adds up what is the same on all replicas: times the number of replicas
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

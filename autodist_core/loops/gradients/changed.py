@@ -11,8 +11,6 @@ under tf.distribute::
 The first two then have tf.distribute's numbers. For the last one there is a note, which names the operation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

@@ -10,8 +10,6 @@ A value that the function reduces over the replicas on the way is reduced in the
 such as the flag of a conditional that applies, stays as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

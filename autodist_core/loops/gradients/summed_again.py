@@ -12,8 +12,6 @@ The sum of sparse gradients has the rows of all replicas. What is added up a sec
 A value that is made of no gradient is the same on all replicas, too: its sum is a multiple of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 

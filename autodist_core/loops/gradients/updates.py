@@ -18,8 +18,6 @@ Each call that computes gradients makes an update of its own, with its own numbe
 gradients meet in one operation, as in one norm, make one, unless both have a gradient of the same variable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

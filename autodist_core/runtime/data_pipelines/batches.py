@@ -9,8 +9,6 @@ dataset too, a batch has its values, and any of its rows can be fed. Else the pa
 ([1], [0, 1], 16)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

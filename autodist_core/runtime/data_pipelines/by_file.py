@@ -12,8 +12,6 @@ asks for shard 0, so nothing of it is read. Since both have the same structure, 
 of the other's too: machines begin where the iterator of the user's process is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -12,8 +12,6 @@ The task may only have passed the error on. The node of the session's graph is o
 has the number of the replica for whose machine it ran.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

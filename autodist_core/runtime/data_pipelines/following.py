@@ -5,8 +5,6 @@ too; None if the batch is fed. A pass begins with the state of the iterator, and
 place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

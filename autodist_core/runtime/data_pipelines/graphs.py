@@ -3,8 +3,6 @@
 In: a dataset of tf.data. Out: its graph, for whoever looks for operations in it or sends it; and back again.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping
 from typing import Any

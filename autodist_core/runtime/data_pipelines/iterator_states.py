@@ -3,8 +3,6 @@
 In: an iterator. Out: its state, with the seeds that its dataset had drawn at the same moment; and back again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

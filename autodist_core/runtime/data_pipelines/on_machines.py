@@ -24,8 +24,6 @@ TensorFlow may need as long to end an iterator as the iterator has lived, up to 
 waits for the end of one. A session that is closed before its iterators have ended hangs, so it is closed after them.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence

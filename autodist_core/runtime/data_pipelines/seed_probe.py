@@ -8,8 +8,6 @@ A dataset may hold a generator whose name is gone: `choose_from_datasets` keeps 
 name ends with the selector itself. Nothing can read such a generator. A ValueError says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ seeds of the current repetition with an iterator, and not the seed from which it
 each shuffle has drawn is told to the machines, unless the state of an iterator says it.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence

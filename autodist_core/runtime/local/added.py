@@ -9,8 +9,6 @@ In: the added variables of a distributed graph, and loaded values. Out: a handle
 {'error': [1.0, 1.0], 'directions': [0.0, 0.0]}
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

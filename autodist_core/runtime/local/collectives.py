@@ -5,8 +5,6 @@ this process, and with a token for each. TensorFlow orders the collectives of a 
 gets, its token; without one, a collective in a function waits for ever.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

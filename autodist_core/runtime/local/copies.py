@@ -6,8 +6,6 @@ once. Every other copy is a variable of its own, which gets the value of the hom
 changed. A variable that is split over several devices has no home: its value is put together when somebody looks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -12,8 +12,6 @@ that makes a resource, such as a variable, is left out: what reads it reads the 
 [3.0]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

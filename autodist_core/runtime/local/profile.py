@@ -8,8 +8,6 @@ the kernels, and not of their launches.
 ()
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import tempfile

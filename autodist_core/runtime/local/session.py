@@ -11,8 +11,6 @@ runs, and makes a function of it::
 A step that fails leaves the state as it was, and the next step runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

@@ -4,8 +4,6 @@ In: the tensors of a batch. Out: the function's results for the whole batch, as 
 batch into the replicas' slices itself. So a step is one call of a function, and no tensor becomes an array.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any

@@ -13,8 +13,6 @@ the model holds the state after training step 0; the 1 step since then is lost
 the model holds the state after training step 1, the last one: nothing is lost
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ results of the steps, as of any session. `Backup` has the last safe state and th
 session gets the state and repeats the events. Without a restart, reads return the last safe values.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar

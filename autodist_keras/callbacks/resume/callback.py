@@ -4,8 +4,6 @@ In: a folder, and how often to save. Out: states in the folder. `DistributedMode
 callbacks, and runs Keras's loop inside a `ResumableFit`, which does the work.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -21,8 +21,6 @@ object whose method it is.
 6
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

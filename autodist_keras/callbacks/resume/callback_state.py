@@ -17,8 +17,6 @@ of it.
 (2, 5)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any

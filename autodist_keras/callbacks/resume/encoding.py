@@ -9,8 +9,6 @@ In: numbers, strings, None, arrays, bytes, functions of modules, and lists, tupl
 {'best': 0.5, 'weights': (array([0., 0.]), None)}
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from functools import reduce

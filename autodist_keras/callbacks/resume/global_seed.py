@@ -11,8 +11,6 @@ step draws from it: a validation may, or a callback.
 True
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

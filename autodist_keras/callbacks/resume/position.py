@@ -11,8 +11,6 @@ Each iterator of a dataset draws the seeds of its shuffles. How many seeds were 
 where its batches are taken again, and else at the position.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import types

@@ -10,8 +10,6 @@ what the callbacks have done before, in `on_train_begin` and `on_epoch_begin`.
 The state of a complete training is saved, and taken up, at the beginning of the callbacks' `on_train_end`.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -13,8 +13,6 @@ True
 False
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import marshal

@@ -16,8 +16,6 @@ file gets its name only when all of it is on the disk; before that its name ends
 state-00000002.resume {'step': 4} ['lock', 'state-00000002.resume']
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -9,8 +9,6 @@ Variables are matched by their order, their shapes and their names. The numbers 
 differ, as they do when a notebook's cell runs again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import partial

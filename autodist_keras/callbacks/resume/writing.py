@@ -4,8 +4,6 @@ In: what brings a written file to the disk, and the seconds that the training's 
 is due. The training waits for the disk before it writes the next state, and at its end.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

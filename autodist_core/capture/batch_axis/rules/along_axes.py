@@ -7,8 +7,6 @@ with the examples along its first axis::
     Cumsum(x, axis 0)     a coupling: the sum goes along the examples
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

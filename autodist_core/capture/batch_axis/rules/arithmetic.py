@@ -9,8 +9,6 @@ over the examples::
     Square(mean)       mixed: no combination of the replicas' values gives it
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ In: an operation. Out: whether `tf.nn.ctc_loss` created it, and the states of it
     IdentityN                              its result: one value for each example
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any

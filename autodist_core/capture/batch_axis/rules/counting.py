@@ -8,8 +8,6 @@ with the examples along its first axis::
     RandomNormal(Shape(x))       rows along axis 0
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ For a loop with one round for each example (see `rounds`)::
 A result whose state a rule loses is named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ In: the states of a list, an index and an element. Out: the states of the result
 The first axis of a list's state is along the list; the others are those of its elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

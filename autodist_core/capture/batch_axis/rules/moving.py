@@ -7,8 +7,6 @@ In: the states of the inputs. Out: the state of the result. For `x` with the exa
     Unpack(x, axis 0)       a coupling: it takes examples by their position in the batch
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any

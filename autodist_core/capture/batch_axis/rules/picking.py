@@ -6,8 +6,6 @@ In: the states of the inputs. Out: the state of the result. For `x` with the exa
     GatherV2(x, 0)              a coupling: it takes examples by their position in the batch
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

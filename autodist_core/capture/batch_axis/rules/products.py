@@ -8,8 +8,6 @@ kernel `w` that is alike on all replicas::
     MatMul(transposed x, x)  a sum over the examples
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

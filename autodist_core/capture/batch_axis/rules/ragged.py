@@ -15,8 +15,6 @@ The flat values of a ragged or sparse tensor of the batch are rows: any number o
 them is a sum over the examples. A mean over them is not a mean over the examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ axis, and a constant table::
     StridedSlice(table)[:n]      a coupling: each example gets an entry by its position
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ tells the walk when the operation mixes examples. For `x` with the examples alon
     "Sum"       reduced       Sum(x)             a sum over the examples
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

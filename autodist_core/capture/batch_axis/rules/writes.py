@@ -9,8 +9,6 @@ with a count for each class::
     AssignAddVariableOp(count, 1), once per example   a sum over the examples
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

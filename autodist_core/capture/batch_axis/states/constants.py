@@ -6,8 +6,6 @@ In: a tensor of a graph. Out: its value as a NumPy array, or None if it depends 
     Shape(x)           None, if the batch size is open
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ In: nothing; `flow` fills these values. Out: a `Found`. For a layer that subtrac
     Found(couplings=(Coupling(operation=Mean, what="gives each example a value of the whole batch", by=Sub, ...),))
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

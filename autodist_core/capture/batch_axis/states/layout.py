@@ -8,8 +8,6 @@ In: the states of rows that an operation takes entry by entry. Out: the state of
     Sub(chosen by a, chosen by b) a coupling, too: the first chosen example may be another one
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -10,8 +10,6 @@ entries of a tensor belong to an example. For positions p = 0, 1, 2, ... and a t
     Mul(x, p)                a coupling: each example gets a value of its place
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ In: the state of a tensor, and its shape before and after. Out: the state after.
     [B, 10, 8] -> [B * 10, 8]   rows along axis 0, 10 consecutive entries for each example
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any

@@ -10,8 +10,6 @@ In: a loop, and the states of its arguments. Out: its `Rounds`, or None. For the
 Only in such a loop an entry that is read at the counter is one example's. Another entry is taken by its place.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

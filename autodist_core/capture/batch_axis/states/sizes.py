@@ -9,8 +9,6 @@ In: an operation whose inputs are constants and sizes. Out: the state of the res
     Greater(n, 1)     a number
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

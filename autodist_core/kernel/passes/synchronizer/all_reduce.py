@@ -11,8 +11,6 @@ are the factors of gradients that are products, where the strategy says so. A re
 zeros, or no rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import tensorflow as tf

@@ -15,8 +15,6 @@ links and end together. The updates would then begin when all sums are there, an
 such as those of the barriers, would wait behind all gradients that have been handed to the connection.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -18,8 +18,6 @@ compressor needs:
 3. A function in this module, and an entry of `COMPRESSORS` with the form as its key, if the form is new.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

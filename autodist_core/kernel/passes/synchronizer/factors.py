@@ -15,8 +15,6 @@ Factors travel in buckets, in the order in which they become ready. A factor of 
 several layers, travels once. As many buckets are under way as gradients have, for the same reasons (`buckets.py`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ So tensors are padded to one of a few lengths, which all machines find from the 
     length    5, the place 4 of LENGTHS    both machines pad to 5 rows, and add 4 to the collective's key
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft

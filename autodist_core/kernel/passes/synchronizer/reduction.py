@@ -9,8 +9,6 @@ Over several machines, the small dense gradients of an owner travel together, an
 of its sparse gradients travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import tensorflow as tf

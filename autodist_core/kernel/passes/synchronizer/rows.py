@@ -11,8 +11,6 @@ A machine reads nothing but collectives. So its nodes are as many over 2 machine
 repeat them. `gathering.py` says why rows are padded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 
