@@ -39,30 +39,29 @@ def combined_as_written(traced: Traced) -> Traced:
     >>> traced.sources[0].variable.aggregation
     'max'
     """
-    handles = {id(value): placeholder for value, placeholder in traced.graph.captures}
-    writes: dict[int, list[Any]] = {}
+    kept: dict[str, set[str]] = {}
     for operation in traced.graph.get_operations():
         if operation.name not in traced.updates and operation.type != "ReadVariableOp":
             for tensor in operation.inputs:
-                if tensor.op.type == "Placeholder":
-                    writes.setdefault(id(tensor), []).append(operation)
+                if (variable := traced.captured.get(tensor.op.name)) is not None:
+                    kept.setdefault(variable.name, set()).add(_kept_by(operation))
     sources = []
     for source in traced.sources:
-        variable, placeholder = source.variable, handles.get(id(source.handle))
-        kept = {_kept_by(write, placeholder) for write in writes.get(id(placeholder), ())}
-        if variable.aggregation in _DECLARED.get(variable.kind, ()) and len(kept) == 1 and "" not in kept:
-            source = replace(source, variable=replace(variable, aggregation=kept.pop()))
+        variable = source.variable
+        found = kept.get(variable.name, {""})
+        if variable.aggregation in _DECLARED.get(variable.kind, ()) and len(found) == 1 and "" not in found:
+            source = replace(source, variable=replace(variable, aggregation=found.pop()))
         sources.append(source)
     return replace(traced, sources=sources)
 
 
-def _kept_by(write: Any, handle: Any) -> str:
+def _kept_by(write: Any) -> str:
     """Return `max` or `min` if a write keeps that of a variable's old value and a new one, else an empty string."""
     if write.type != "AssignVariableOp":
         return ""
     value = _behind(write.inputs[1].op)
     extreme = _EXTREMES.get(value.type, "")
-    return extreme if extreme and _has(value, extreme, handle) else ""
+    return extreme if extreme and _has(value, extreme, write.inputs[0]) else ""
 
 
 def _has(operation: Any, extreme: str, handle: Any) -> bool:

@@ -152,12 +152,17 @@ class Traced:
         return [marker.op for gradient in self.gradients for marker in gradient.markers]
 
     @cached_property
-    def handles(self) -> Mapping[str, str]:
+    def captured(self) -> Mapping[str, Variable]:
         """The captured variables, by the names of the placeholders of their handles."""
-        known = {id(source.handle): source.variable.name for source in self.sources}
+        known = {id(source.handle): source.variable for source in self.sources}
         return {
             placeholder.op.name: known[id(value)] for value, placeholder in self.graph.captures if id(value) in known
         }
+
+    @property
+    def handles(self) -> Mapping[str, str]:
+        """The names of the captured variables, by those of the placeholders of their handles."""
+        return {handle: variable.name for handle, variable in self.captured.items()}
 
     @cached_property
     def weighted(self) -> frozenset[str]:

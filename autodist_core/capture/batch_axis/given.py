@@ -26,18 +26,15 @@ def states_of_inputs(traced: Traced) -> dict[int, State]:
     >>> found[id(graph.inputs[0])].kind
     'rows'
     """
-    variables = {id(source.handle): source.variable for source in traced.sources}
     found = {
-        id(placeholder): State(Kind.VARIABLE, variable=variables[id(value)]) if id(value) in variables else SAME
-        for value, placeholder in traced.graph.captures
+        id(placeholder): SAME if variable is None else State(Kind.VARIABLE, variable=variable)
+        for _, placeholder in traced.graph.captures for variable in [traced.captured.get(placeholder.op.name)]
     }
-    whole = {id(each) for each in traced.whole}
-    found.update({
-        id(each): rows(0) if each.shape.rank != 0 and id(each) not in whole else SAME for each in traced.inputs
-    })
-    found.update({id(each): State(Kind.RAGGED) for each in traced.parts if id(each) not in whole})
-    found.update({id(each): State(SPLITS) for each in traced.row_splits if id(each) not in whole})
-    found.update({id(each): FLAT_VALUES for each in traced.flat_values if id(each) not in whole})
+    found.update({id(each): SAME if each.shape.rank == 0 else rows(0) for each in traced.inputs})
+    found.update({id(each): State(Kind.RAGGED) for each in traced.parts})
+    found.update({id(each): State(SPLITS) for each in traced.row_splits})
+    found.update({id(each): FLAT_VALUES for each in traced.flat_values})
+    found.update({id(each): SAME for each in traced.whole})
     found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
     return found
 

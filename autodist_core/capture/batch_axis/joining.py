@@ -43,12 +43,10 @@ def to_be_joined(traced: Traced) -> list[Any]:
         return list({id(tensor): tensor for tensor in traced.outputs if id(tensor) not in parts}.values())
     needed = {id(tensor): tensor for tensor in traced.outputs}
     behind = reached_from((tensor.op for tensor in traced.outputs), sources)
-    metrics = {id(source.handle) for source in traced.sources if source.variable.kind == "metric"}
-    handles = {id(placeholder) for value, placeholder in traced.graph.captures if id(value) in metrics}
-    combined: set[str] = set()
-    for operation in traced.graph.get_operations() if handles else ():
+    combined = {handle for handle, variable in traced.captured.items() if variable.kind == "metric"}
+    for operation in traced.graph.get_operations() if combined else ():
         inputs = operation.inputs if operation.name in behind else ()
-        if any(id(tensor) in handles or tensor.op.name in combined for tensor in inputs):
+        if any(tensor.op.name in combined for tensor in inputs):
             combined.add(operation.name)
             needed.update({id(tensor): tensor for tensor in inputs})
     return [

@@ -60,17 +60,14 @@ def additions(traced: Traced) -> list[Addition]:
     >>> [each.operation.type for each in additions(traced)]
     ['AddV2']
     """
-    variables = {id(source.handle): source.variable for source in traced.sources}
-    captured = traced.graph.captures
-    handles = {id(placeholder): variables[id(value)] for value, placeholder in captured if id(value) in variables}
     return [
         addition for operation in traced.graph.get_operations() if operation.name not in traced.updates
-        for addition in _addition(operation, handles)
+        for addition in _addition(operation, traced.captured)
     ]
 
 
-def _addition(operation: Any, handles: Mapping[int, Variable]) -> Iterator[Addition]:
-    variable = handles.get(id(operation.inputs[0])) if len(operation.inputs) else None
+def _addition(operation: Any, variables: Mapping[str, Variable]) -> Iterator[Addition]:
+    variable = variables.get(operation.inputs[0].op.name) if len(operation.inputs) else None
     if variable is None or not operation.type.startswith("Assign"):
         return
     if operation.type in ("AssignAddVariableOp", "AssignSubVariableOp"):

@@ -86,10 +86,8 @@ def _is_addition(operation: Any) -> bool:
 
 def _assigned(traced: Traced, aggregation: str) -> Iterator[tuple[Any, Any]]:
     """The assignments to variables with an aggregation, each with its variable."""
-    handles = {id(placeholder): value for value, placeholder in traced.graph.captures}
-    by_handle = {id(source.handle): source.variable for source in traced.sources}
     for operation in traced.graph.get_operations():
         if operation.type.startswith("Assign") and operation.inputs:
-            variable = by_handle.get(id(handles.get(id(operation.inputs[0]))))
+            variable = traced.captured.get(operation.inputs[0].op.name)
             if variable is not None and variable.aggregation == aggregation:
                 yield operation, variable
