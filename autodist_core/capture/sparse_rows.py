@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.tape import draws, graph_named
+from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import ALIKE, EACH, UNIQUE
 
@@ -107,17 +108,5 @@ def _is_size_of_all(operation: Any) -> bool:
     return (
         shape.rank is not None and position is not None and position.size == 1
         and operation.get_attr("shrink_axis_mask") == 1 and int(position[0]) % shape.rank != 0
-        and not _is_transposed(operation.inputs[0].op.inputs[0])
+        and all(each.type != "Transpose" for each in reached_from([operation.inputs[0].op], sources).values())
     )
-
-
-def _is_transposed(tensor: Any) -> bool:
-    waiting, seen = [tensor.op], set()
-    while waiting:
-        operation = waiting.pop()
-        if operation.type == "Transpose":
-            return True
-        if operation.name not in seen:
-            seen.add(operation.name)
-            waiting.extend(source.op for source in operation.inputs)
-    return False

@@ -18,21 +18,14 @@ from typing import Any
 
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import sources
-from autodist_core.seams.table import (
-    CUSTOM_GRADIENT,
-    GRADIENT_TAPE,
-    GRADIENTS_HELPER,
-    GRAPH_IS_FOUND,
-    LEGACY_FUNCTION,
-    TAPE_IS_SEEN,
-)
+from autodist_core.seams import table as seams
 from autodist_core.step.draws import Draws, may_draw
 
 # The functions of TensorFlow that compute gradients, and their files.
 _COMPUTING_GRADIENTS = {
-    seam.name: f"{seam.owner.rpartition('.')[2]}.py" for seam in (GRADIENT_TAPE, GRADIENTS_HELPER)
+    seam.name: f"{seam.owner.rpartition('.')[2]}.py" for seam in (seams.GRADIENT_TAPE, seams.GRADIENTS_HELPER)
 }
-_CUSTOM = f"{CUSTOM_GRADIENT.owner.rpartition('.')[2]}.py"
+_CUSTOM = f"{seams.CUSTOM_GRADIENT.owner.rpartition('.')[2]}.py"
 # The scope of the gradients that TensorFlow has registered, which are most of them.
 _REGISTERED = "gradient_tape/"
 _NEVER_CUSTOM = {"Const", "Placeholder", "NoOp"}
@@ -184,7 +177,7 @@ def graphs_of(operation: Any) -> list[Any]:
     [['Placeholder', 'Square', 'Identity']]
     """
     names = _names_of_graphs(operation)
-    if any(isinstance(operation.graph._get_function(name), LEGACY_FUNCTION.get()) for name in names):
+    if any(isinstance(operation.graph._get_function(name), seams.LEGACY_FUNCTION.get()) for name in names):
         return []
     return [graph_named(operation.graph, name) for name in names]
 
@@ -205,7 +198,7 @@ def graph_named(graph: Any, name: str) -> Any:
     """
     function = graph._get_function(name)
     if function is None:
-        raise GRAPH_IS_FOUND.error(f"{name!r} is not found")
+        raise seams.GRAPH_IS_FOUND.error(f"{name!r} is not found")
     return function.graph
 
 
@@ -226,8 +219,8 @@ def require_recognised(traced: Traced, tape: Tape) -> None:
     """
     unseen = [tensor.op.name for tensor in traced.weighting if not tape.made(tensor.op)]
     if unseen:
-        raise TAPE_IS_SEEN.error(f"{unseen[0]!r} was created while gradients were computed, and does not say so")
+        raise seams.TAPE_IS_SEEN.error(f"{unseen[0]!r} was created while gradients were computed, and does not say so")
     if traced.weighting and traced.gradients and not any(tape.reaches(each.values.op) for each in traced.gradients):
-        raise TAPE_IS_SEEN.error(
+        raise seams.TAPE_IS_SEEN.error(
             "the loss was differentiated, and none of the gradients that an optimizer gets comes from that"
         )

@@ -20,17 +20,9 @@ from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, 
 from autodist_core.capture.batch_axis.rules import by_example, inner, lists, ragged, writes
 from autodist_core.capture.batch_axis.rules.arithmetic import added, is_always_true
 from autodist_core.capture.batch_axis.rules.table import RULES, Rule
-from autodist_core.capture.batch_axis.states import operations, places
+from autodist_core.capture.batch_axis.states import finding, operations, places
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.finding import (
-    BATCH_VALUE,
-    GRADIENT,
-    SCALED,
-    Coupling,
-    Found,
-    UncombinedResult,
-    UncombinedWrite,
-)
+from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
@@ -75,8 +67,12 @@ class Flow:
         self._graph = traced.graph
         self._position = 0
         self._written: dict[str, State] = {}
-        self._last_write: dict[str, int] = {}
         self._update = traced.updates.keys()
+        self._last_write = {
+            traced.captured[tensor.op.name].name: at for at, operation in enumerate(traced.graph.get_operations())
+            if operation.name not in self._update and operation.type != "ReadVariableOp"
+            for tensor in operation.inputs if tensor.op.name in traced.captured
+        }
         self.states: dict[int, State] = states_of_inputs(traced)
         self._by_rules = dict(self.states)
         """The states as the rules give them, whatever the caller knows."""
@@ -96,16 +92,6 @@ class Flow:
         """Whether the current operation runs as often as the batch has examples, or as a value of the batch says."""
         self.writes = 0
         """How many writes of variables the walk has come to."""
-        self._note_writes(traced)
-
-    def _note_writes(self, traced: Traced) -> None:
-        for at, operation in enumerate(traced.graph.get_operations()):
-            if operation.name in self._update or operation.type == "ReadVariableOp":
-                continue
-            for tensor in operation.inputs:
-                state = self.states.get(id(tensor))
-                if state is not None and state.kind == Kind.VARIABLE:
-                    self._last_write[state.variable.name] = at
 
     # For rules ---------------------------------------------------------------------------------------------------
 
@@ -125,9 +111,9 @@ class Flow:
         """Note each value of the whole batch, and each number of examples, that an operation uses for single ones."""
         for state in states:
             if state.couples:
-                self.couple(state.origin, SCALED if state.kind == Kind.NUMBER else BATCH_VALUE, by)
+                self.couple(state.origin, finding.SCALED if state.kind == Kind.NUMBER else finding.BATCH_VALUE, by)
             elif state.is_size and state.degree:
-                self.couple(by, SCALED)
+                self.couple(by, finding.SCALED)
 
     def undecide(self, operation: Any) -> None:
         """Note that it is not known whether an operation mixes examples."""
@@ -206,7 +192,7 @@ class Flow:
         if any(state.stride for state in states):
             found = places.followed(self, operation, states, found)
         if own and any(state.origin in self._upstreams for state in states) and found[0].kind == Kind.MIXED:
-            self.couple(operation, GRADIENT)
+            self.couple(operation, finding.GRADIENT)
         if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
             self.undecide(operation)
         self._keep(outputs, found)

@@ -46,7 +46,7 @@ def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
             return NO_CLAIM
         if set(axes) & set(states[0].axes):
             return flow.couple(operation, ALONG_EXAMPLES)
-    return alone(flow, operation, states[0])
+    return arithmetic.alone(flow, operation, states[0])
 
 
 def _axes(flow: Any, operation: Any) -> Sequence[int] | None:
@@ -61,16 +61,6 @@ def _axes(flow: Any, operation: Any) -> Sequence[int] | None:
     return flow.axes_of(operation.inputs[2 if operation.type == "Roll" else 1], rank)
 
 
-def alone(flow: Any, operation: Any, state: State) -> State:
-    """Return the state of an operation on the entries of each example, such as a softmax over features.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.nn.softmax(tf.reduce_mean(x, axis=0)))
-    'mixed'
-    """
-    return state if state.kind == Kind.ROWS else arithmetic.element_wise(flow, operation, [state])
-
-
 def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of the position of the largest or smallest entry along an axis.
 
@@ -83,7 +73,7 @@ def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return State(Kind.MIXED, origin=operation)
     if states[0].kind == Kind.ROWS and axes is not None:
         return states[0].at(*(axis - (axes[0] < axis) for axis in states[0].axes))._replace(inner=None)
-    return NO_CLAIM if axes is None else alone(flow, operation, states[0])
+    return NO_CLAIM if axes is None else arithmetic.alone(flow, operation, states[0])
 
 
 def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -182,7 +172,7 @@ def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> list[State
     >>> shown(lambda x: tf.raw_ops.FusedBatchNormV3(x=x, **parameters)[:3], None, 2, 2, 3)
     'rows along axis 0, a mean over the examples, mixed; FusedBatchNormV3 gives each example a value of the whole batch'
     """
-    normalized, others = alone(flow, operation, states[0]), len(operation.outputs) - 1
+    normalized, others = arithmetic.alone(flow, operation, states[0]), len(operation.outputs) - 1
     if states[0].kind != Kind.ROWS or not operation.get_attr("is_training"):
         return [normalized, *[states[3] if states[0].kind == Kind.ROWS else normalized] * others]
     flow.couple(operation, BATCH_VALUE)

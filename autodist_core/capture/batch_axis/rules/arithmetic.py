@@ -53,6 +53,8 @@ def element_wise(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: (tf.exp(x), tf.exp(tf.reduce_mean(x))))
     'rows along axis 0, mixed'
     """
+    if is_always_true(operation):
+        return SAME
     with_rows = [position for position, state in enumerate(states) if state.kind == Kind.ROWS]
     if with_rows:
         return _rows(flow, operation, states, with_rows)
@@ -157,14 +159,14 @@ def is_always_true(operation: Any) -> bool:
     return one is other and not (one.dtype.is_floating or one.dtype.is_complex)
 
 
-def equal(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a comparison.
+def alone(flow: Any, operation: Any, state: State) -> State:
+    """Return the state of an operation on the entries of each example, such as a softmax over features.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.equal(x, 0.0))
-    'rows along axis 0'
+    >>> shown(lambda x: tf.nn.softmax(tf.reduce_mean(x, axis=0)))
+    'mixed'
     """
-    return SAME if is_always_true(operation) else element_wise(flow, operation, states)
+    return state if state.kind == Kind.ROWS else element_wise(flow, operation, [state])
 
 
 def same(flow: Any, operation: Any, states: Sequence[State]) -> State:

@@ -341,14 +341,8 @@ def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if states[1].is_size:
         return flow.couple(operation, ALONG_EXAMPLES)
     if state.kind != Kind.ROWS or axis == -1:
-        return _plain(flow, operation, state)
+        return arithmetic.alone(flow, operation, state)
     return state.at(*(each + (axis <= each) for each in state.axes))
-
-
-def _plain(flow: Any, operation: Any, state: State) -> State:
-    if state.kind != Kind.ROWS:
-        return arithmetic.element_wise(flow, operation, [state])
-    return state
 
 
 def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -361,7 +355,7 @@ def looked_up(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(found, None, dtype="string")
     'rows along axis 0'
     """
-    return states[1] if states[1].kind == Kind.ROWS else arithmetic.element_wise(flow, operation, states[1:])
+    return arithmetic.alone(flow, operation, states[1])
 
 
 RULES: dict[str, Any] = {

@@ -40,13 +40,10 @@ def part(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return _by_index(flow, operation, states)
     for axis in state.axes:
         begin, size = (bound_of(flow, tensor, axis) for tensor in operation.inputs[1:3])
-        if begin == 0 and size == -1:
-            continue
         end = size if size != -1 else ENTIRE
         if isinstance(begin, Size) and isinstance(size, Size):
             end = begin.plus(size)
-        cut = cut_out(state, begin, end) if begin == 0 or isinstance(begin, Size) else None
-        state = flow.couple(operation, POSITION) if cut is None else cut
+        state = cut_out(state, begin, end) or flow.couple(operation, POSITION)
         if state is NO_CLAIM:
             return NO_CLAIM
     return state
@@ -92,7 +89,7 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    begin, end, step = (value_of(tensor) for tensor in operation.inputs[1:4])
+    begin, _, step = (value_of(tensor) for tensor in operation.inputs[1:4])
     masks = {name: operation.get_attr(f"{name}_mask") for name in _MASKS}
     if state.kind not in (Kind.ROWS, Kind.SIZES):
         if any(_cuts_by_size(flow, operation, masks, at) for at in range(operation.inputs[1].shape[0] or 0)):
@@ -118,14 +115,13 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
         else:
             if source not in state.axes and _cuts_by_size(flow, operation, masks, at):
                 return flow.couple(operation, POSITION)
-            if source in state.axes and not _is_all(masks, at, begin, end, step):
+            if source in state.axes:
                 if masks["shrink_axis"] & bit and _is_of_round(flow, operation.inputs[1], at, state):
                     return State(Kind.ONE, stride=state.stride, origin=state.origin)
                 one_entry = masks["shrink_axis"] & bit or step is None or step[at] != 1
                 start = 0 if masks["begin"] & bit else bound_of(flow, operation.inputs[1], at)
                 stop = ENTIRE if masks["end"] & bit else bound_of(flow, operation.inputs[2], at)
-                cut = None if one_entry else cut_out(state, start, stop)
-                state = flow.couple(operation, POSITION) if cut is None else cut
+                state = (None if one_entry else cut_out(state, start, stop)) or flow.couple(operation, POSITION)
                 if state is NO_CLAIM:
                     return NO_CLAIM
             if not masks["shrink_axis"] & bit:
@@ -152,15 +148,6 @@ def _cuts_by_size(flow: Any, operation: Any, masks: dict[str, int], at: int) -> 
     return (not masks["begin"] & bit and counts_examples(flow, operation.inputs[1], [at])) or (
         not ends & bit and counts_examples(flow, operation.inputs[2], [at])
     )
-
-
-def _is_all(masks: dict[str, int], at: int, begin: Any, end: Any, step: Any) -> bool:
-    bit = 1 << at
-    if masks["shrink_axis"] & bit or step is None or step[at] != 1:
-        return False
-    starts = masks["begin"] & bit or (begin is not None and begin[at] == 0)
-    ends = masks["end"] & bit or (end is not None and end[at] >= 2**31 - 1)
-    return bool(starts and ends)
 
 
 RULES: dict[str, Any] = {"Slice": part, "StridedSlice": strided}

@@ -150,7 +150,6 @@ def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.ELEMENT_WISE, arithmetic.element_wise),
-    "Equal": arithmetic.equal,
     **dict.fromkeys(operations.SAME, arithmetic.same),
     **dict.fromkeys(operations.CONSTANT, lambda flow, operation, states: SAME),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),

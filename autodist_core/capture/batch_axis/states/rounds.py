@@ -15,6 +15,7 @@ from typing import Any
 
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.state import Kind, State, rows
+from autodist_core.capture.traversal import reached_from, sources
 
 
 @dataclass
@@ -69,14 +70,14 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
     'rows along axis 0'
     """
     counters = frozenset(at for at, tensor in enumerate(operation.inputs) if _counts(body, at, tensor))
-    places = {id(tensor): at for at, tensor in enumerate(condition.inputs)}
+    places = {tensor.op.name: at for at, tensor in enumerate(condition.inputs)}
     waiting, limit, found = [condition.outputs[0]], None, set()
     while waiting:
         each = waiting.pop().op
         if each.type in ("Identity", "LogicalAnd"):
             waiting.extend(each.inputs)
             continue
-        if each.type != "Less" or places.get(id(_behind(each.inputs[0]))) not in counters:
+        if each.type != "Less" or places.get(_behind(each.inputs[0]).op.name) not in counters:
             return None
         size = flow.state_of(each.inputs[1])
         if not (size.is_size and size.degree == 1 and _stays(each.inputs[1], body, places)):
@@ -86,7 +87,7 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
     return Rounds(operation, counters, limit, found.pop()) if len(found) == 1 else None
 
 
-def _stays(tensor: Any, body: Any, places: dict[int, int]) -> bool:
+def _stays(tensor: Any, body: Any, places: dict[str, int]) -> bool:
     """Whether a value in the condition of a loop is the same in all rounds."""
     return all(is_handed_on(body, at) for at in _read(tensor, places))
 
@@ -101,18 +102,13 @@ def changing(condition: Any, body: Any) -> frozenset[int]:
     >>> changing(traced(lambda rest, rate: rest > 1.0), traced(lambda rest, rate: (rest * rate, rate)))
     frozenset({0})
     """
-    places = {id(tensor): at for at, tensor in enumerate(condition.inputs)}
+    places = {tensor.op.name: at for at, tensor in enumerate(condition.inputs)}
     return frozenset(at for at in _read(condition.outputs[0], places) if not is_handed_on(body, at))
 
 
-def _read(tensor: Any, places: dict[int, int]) -> set[int]:
+def _read(tensor: Any, places: dict[str, int]) -> set[int]:
     """The positions of the arguments of which a value is made."""
-    waiting, seen = [tensor], {id(tensor)}
-    while waiting:
-        more = [each for each in waiting.pop().op.inputs if id(each) not in seen]
-        seen.update(map(id, more))
-        waiting += more
-    return {at for key, at in places.items() if key in seen}
+    return {places[each.name] for each in reached_from([tensor.op], sources).values() if each.name in places}
 
 
 def may_stay(body: Any, at: int) -> bool:
