@@ -11,7 +11,6 @@ The kernels leave the seeds of these draws as they are, and those of draws in a 
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,26 +25,13 @@ _PLAIN = re.compile("Stateless(Random(Uniform|UniformInt|UniformFullInt|Normal)|
 """Draws of which one number needs no other parameters than another one."""
 
 
-@dataclass(frozen=True)
-class DrawnRows:
-    """A draw with rows for the examples: the axis of the rows, and the types of its shape and of its numbers.
-
-    >>> DrawnRows(0, tf.int32, tf.float32).axis
-    0
-    """
-
-    axis: int
-    of_shape: tf.DType
-    of_numbers: tf.DType
-
-
-def draws_of_rows(traced: Traced) -> dict[str, DrawnRows]:
-    """The draws of a traced step that have rows for the examples, by the operation's name.
+def draws_of_rows(traced: Traced) -> dict[str, int]:
+    """The draws of a traced step that have rows for the examples, by the operation's name; and the axis of the rows.
 
     >>> noise = tf.function(lambda x: tf.random.stateless_normal(tf.shape(x), [1, 2]))
     >>> concrete = noise.get_concrete_function(tf.TensorSpec([None, 3]))
     >>> traced = Traced(concrete.graph, (), concrete.inputs, concrete.outputs, None, None)
-    >>> [each.axis for each in draws_of_rows(traced).values()]
+    >>> list(draws_of_rows(traced).values())
     [0]
     """
     drawing = [
@@ -57,13 +43,12 @@ def draws_of_rows(traced: Traced) -> dict[str, DrawnRows]:
     found = follow(traced, {})
     # Where the batch is there several times, the rows of a replica are not one behind the other.
     return {
-        operation.name: DrawnRows(state.axis, operation.inputs[0].dtype, operation.outputs[0].dtype)
-        for operation in drawing for state in [found.state_of(operation.outputs[0])]
+        operation.name: state.axis for operation in drawing for state in [found.state_of(operation.outputs[0])]
         if state.kind == Kind.ROWS and state.free and state.outer == 1 and state.subset is None
     }
 
 
-def draw_whole(graph: Editor, rows: Mapping[str, DrawnRows], replica: str) -> tuple[Editor, tuple[str, ...]]:
+def draw_whole(graph: Editor, rows: Mapping[str, int], replica: str) -> tuple[Editor, tuple[str, ...]]:
     """Return the graph with the draws of the whole batch, and the names of the markers of what is gathered for them.
 
     `replica` is the placeholder for the replica's number.
@@ -79,15 +64,16 @@ def draw_whole(graph: Editor, rows: Mapping[str, DrawnRows], replica: str) -> tu
         if node.name not in rows:
             changed.copy_captured(node, node.name, node.input)
             continue
-        found, (shape, *rest) = rows[node.name], node.input
-        size, of_shape = found.of_shape, tf.TensorSpec([None], found.of_shape)
-        own = changed.trace(f"{node.name}/own", partial(_own, found.axis), {shape: of_shape})[0]
+        axis, (shape, *rest) = rows[node.name], node.input
+        size = tf.as_dtype(node.attr["Tshape" if "Tshape" in node.attr else "T"].type)
+        of_shape, of_numbers = tf.TensorSpec([None], size), tf.as_dtype(node.attr["dtype"].type)
+        own = changed.trace(f"{node.name}/own", partial(_own, axis), {shape: of_shape})[0]
         markers.append(changed.add("Identity", f"{node.name}/rows_of_replicas", [own], T=size))
         given = {markers[-1]: of_shape, shape: of_shape, replica: tf.TensorSpec([], tf.int32)}
-        whole, begin = changed.trace(f"{node.name}/bounds", partial(_bounds, found.axis), given)
+        whole, begin = changed.trace(f"{node.name}/bounds", partial(_bounds, axis), given)
         drawn = f"{node.name}/{OF_WHOLE_BATCH}"
         changed.copy_captured(node, drawn, [whole, *rest])
-        changed.add("Slice", node.name, [drawn, begin, shape], T=found.of_numbers, Index=size)
+        changed.add("Slice", node.name, [drawn, begin, shape], T=of_numbers, Index=size)
     return changed, tuple(markers)
 
 
