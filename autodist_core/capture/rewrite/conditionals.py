@@ -18,8 +18,6 @@ the nodes outside the branch that wait for them (see `order.py`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -48,16 +46,18 @@ def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
     >>> "cond" in graph, sorted(graph[name].op for name in effects["cond"])
     (False, ['AssignAddVariableOp', 'ReadVariableOp', 'ReadVariableOp'])
     """
-    library = _Library(graph.library)
     effects: dict[str, tuple[str, ...]] = {}
-    while any(_is_ours(node) for node in graph):
+    if not any(map(_is_ours, graph)):
+        return graph, effects
+    with tf.Graph().as_default() as library:  # a body may call other functions, which must be there
+        tf.graph_util.import_graph_def(graph_pb2.GraphDef(library=graph.library))
+    while any(map(_is_ours, graph)):
         flat = graph.empty()
         renamed: dict[str, str] = {}
         for node in graph:
             if _is_ours(node):
-                inlined = _Inlining(node, library, flat).run()
-                renamed |= inlined.outputs
-                effects[node.name] = inlined.effects
+                outputs, effects[node.name] = _Inlining(node, library, flat).run()
+                renamed |= outputs
             else:
                 flat.copy_captured(node, node.name, node.input)
         for node in flat:
@@ -86,40 +86,10 @@ def _flat(name: str, effects: Mapping[str, tuple[str, ...]]) -> list[str]:
     return found
 
 
-class _Library:
-    """The functions of a graph. They are imported when the first body is asked for."""
-
-    def __init__(self, library: Any) -> None:
-        self._library = library
-
-    @cached_property
-    def _graph(self) -> tf.Graph:
-        graph = tf.Graph()
-        with graph.as_default():  # a body may call other functions, which must be there
-            tf.graph_util.import_graph_def(graph_pb2.GraphDef(library=self._library))
-        return graph
-
-    def body(self, name: str) -> tuple[Any, Any, dict[str, str]]:
-        """Return a function, its body as a GraphDef, and the names of its tensors in that body."""
-        function = next(each for each in self._library.function if each.signature.name == name)
-        with self._graph.as_default():
-            return function, *FUNCTION_TO_GRAPH.get()(function)
-
-
-@dataclass(frozen=True)
-class _Inlined:
-    """The nodes that stand in place of one conditional."""
-
-    outputs: Mapping[str, str]
-    """The tensor in place of each result of the conditional, by the result's name."""
-    effects: tuple[str, ...]
-    """The nodes of its branches that have effects."""
-
-
 class _Inlining:
     """Adds the nodes of one conditional to a graph."""
 
-    def __init__(self, node: node_def_pb2.NodeDef, library: _Library, graph: Editor) -> None:
+    def __init__(self, node: node_def_pb2.NodeDef, library: tf.Graph, graph: Editor) -> None:
         self._node = node
         self._library = library
         self._graph = graph
@@ -129,8 +99,12 @@ class _Inlining:
         self._handles = {source for source, dtype in self._arguments if dtype == _RESOURCE}
         self._path = naming.branch_of(node)
 
-    def run(self) -> _Inlined:
-        """Add a `Switch` for the predicate, both branches, and a `Merge` for each result."""
+    def run(self) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Add a `Switch` for the predicate, both branches, and a `Merge` for each result.
+
+        Return the tensor in place of each result of the conditional, by the result's name, and the nodes of its
+        branches that have effects.
+        """
         name = self._node.name
         self._add("Switch", f"{name}/pivot", [self._predicate, self._predicate], T=tf.bool)
         (otherwise, effects), (then, more) = self._branch("else", 0), self._branch("then", 1)
@@ -139,14 +113,17 @@ class _Inlining:
             merge = f"{name}/out_{index}"
             self._add("Merge", merge, [otherwise[index], then[index]], T=tf.as_dtype(dtype), N=2)
             outputs |= {f"{name}:{index}": merge} | ({name: merge} if index == 0 else {})
-        return _Inlined(outputs, (*effects, *more))
+        return outputs, (*effects, *more)
 
     def _branch(self, label: str, side: int) -> tuple[list[str], list[str]]:
         """Add the nodes of one branch; return the tensors of its results, and its nodes with effects."""
         prefix = f"{self._node.name}/{label}"
         pivot = f"{prefix}_pivot"
         self._add("Identity", pivot, [naming.tensor(f"{self._node.name}/pivot", side)], T=tf.bool)
-        function, body, tensors = self._library.body(self._node.attr[f"{label}_branch"].func.name)
+        called = self._node.attr[f"{label}_branch"].func.name
+        function = next(each for each in self._graph.library.function if each.signature.name == called)
+        with self._library.as_default():
+            body, tensors = FUNCTION_TO_GRAPH.get()(function)
         arguments = {argument.name: index for index, argument in enumerate(function.signature.input_arg)}
 
         def tensor(source: str) -> str:
