@@ -25,6 +25,7 @@ import keras
 import tensorflow as tf
 
 from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.optimizers import with_wrapped
 from autodist_keras.capture.same_formula import largest_difference, plain_settings
 from autodist_keras.seams import FORMULAS
 
@@ -35,7 +36,7 @@ def kernels_of(optimizers: Iterable[Any]) -> dict[str, Any]:
     >>> list(kernels_of([keras.optimizers.AdamW(), keras.optimizers.Adagrad()]))
     ['ResourceApplyAdam']
     """
-    found = [(_find(each), each) for optimizer in optimizers for each in _with_wrapped(optimizer)]
+    found = [(_find(each), each) for optimizer in optimizers for each in with_wrapped(optimizer)]
     return {kernel.name: optimizer for kernel, optimizer in found if kernel}
 
 
@@ -58,21 +59,12 @@ def fused(optimizer: Any) -> Iterator[None]:
     True
     """
     with ExitStack() as hooks:
-        for each in _with_wrapped(optimizer):
+        for each in with_wrapped(optimizer):
             found = _find(each)
             if found is not None:
                 _require_same_formula(each)
                 hooks.enter_context(_hooked(each, found))
         yield
-
-
-def _with_wrapped(optimizer: Any) -> Iterator[Any]:
-    """An optimizer and those that it wraps: one below a loss scale, or one for each group of variables."""
-    yield optimizer
-    for value in list(vars(optimizer).values()):
-        for leaf in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(leaf, keras.optimizers.Optimizer):
-                yield from _with_wrapped(leaf)
 
 
 @contextmanager

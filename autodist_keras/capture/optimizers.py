@@ -27,22 +27,17 @@ def optimizers_of(model: Any) -> list[Any]:
     >>> [type(optimizer).__name__ for optimizer in optimizers_of(model)]
     ['SGD']
     """
-    found: dict[int, Any] = {}
-    for layer in [model, *model._flatten_layers(include_self=False)]:
-        for value in vars(layer).values():
-            for leaf in _leaves(value):
-                if isinstance(leaf, keras.optimizers.Optimizer):
-                    found.setdefault(id(leaf), leaf)
-    return list(found.values())
+    layers = [model, *model._flatten_layers(include_self=False)]
+    return list({id(each): each for layer in layers for each in _within(vars(layer))}.values())
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+def _within(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for part in value:
-            yield from _leaves(part)
-    else:
+            yield from _within(part)
+    elif isinstance(value, keras.optimizers.Optimizer):
         yield value
 
 
@@ -54,13 +49,22 @@ def unbuilt_optimizers(model: Any) -> list[Any]:
     >>> [type(optimizer).__name__ for optimizer in unbuilt_optimizers(model)]
     ['LossScaleOptimizer', 'SGD']
     """
+    return [each for optimizer in optimizers_of(model) for each in with_wrapped(optimizer) if not each.built]
+
+
+def with_wrapped(optimizer: Any) -> list[Any]:
+    """An optimizer and those that it wraps: one below a loss scale, or one for each group of variables.
+
+    >>> [type(each).__name__ for each in with_wrapped(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))]
+    ['LossScaleOptimizer', 'SGD']
+    """
     found: dict[int, Any] = {}
-    remaining = [each for each in optimizers_of(model) if not each.built]
-    while remaining:
-        optimizer = remaining.pop()
-        found[id(optimizer)] = optimizer
-        inner = (leaf for value in vars(optimizer).values() for leaf in _leaves(value))
-        remaining += [each for each in inner if isinstance(each, keras.optimizers.Optimizer) and not each.built]
+    waiting = [optimizer]
+    while waiting:
+        current = waiting.pop()
+        if id(current) not in found:
+            found[id(current)] = current
+            waiting += _within(vars(current))
     return list(found.values())
 
 
