@@ -4,9 +4,9 @@ In: what brings a written file to the disk, and the seconds that the training's 
 is due. The training waits for the disk before it writes the next state, and at its end.
 """
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 SHARE = 0.02
 """The part of the time that saving may cost with `every="auto"`."""
@@ -25,38 +25,35 @@ class BackgroundWriter:
     """
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="resume-writer")
+        self._writing: Future[None] | None = None
         self.seconds = 0.0
         """The processor's time that the last writing took."""
 
     @property
     def busy(self) -> bool:
         """Whether a writing runs."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._writing is not None and not self._writing.done()
 
     def start(self, write: Callable[[], None]) -> None:
         """Run `write` in a thread. It waits for the writing before; an error of that one is raised here."""
         self.finish()
-        self._thread = threading.Thread(target=self._run, args=(write,), name="resume-writer", daemon=True)
-        self._thread.start()
+        self._writing = self._thread.submit(self._run, write)
 
     def finish(self) -> None:
         """Wait until the current writing is done, and raise its error."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        if self._writing is not None:
+            error = self._writing.exception()
+            self._writing = None
+            if error is not None:
+                raise error
 
     def _run(self, write: Callable[[], None]) -> None:
         begun = time.thread_time()
         try:
             write()
-        except BaseException as error:
-            self._error = error
-        self.seconds = time.thread_time() - begun
+        finally:
+            self.seconds = time.thread_time() - begun
 
 
 class Schedule:
