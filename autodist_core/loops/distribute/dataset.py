@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +28,10 @@ from autodist_core.training import read_by_pipeline
 
 
 @dataclass(frozen=True)
-class Elements(ABC):
+class Elements:
     """How elements are made of the batches of a dataset. Each batch is an optional: it may be missing.
 
-    >>> elements: Elements = GlobalBatches(replicas=2)
+    >>> elements = Elements(replicas=2)
     >>> dataset = tf.data.Dataset.range(5).batch(3)
     >>> [each.numpy().tolist() for each in elements.element(elements.fetch(iter(dataset))).values]
     [[0, 1], [2]]
@@ -41,11 +40,14 @@ class Elements(ABC):
     """
 
     replicas: int
+    of_replicas: bool = False
+    """Whether a batch is one replica's. At the end of the data, the last replicas get batches without examples. Else
+    each batch is split over the replicas."""
 
     @property
-    @abstractmethod
     def batches(self) -> int:
         """The number of batches for one element."""
+        return self.replicas if self.of_replicas else 1
 
     def spec(self, batch: Any) -> Any:
         """The spec of an element, of the spec of a batch. How many examples a replica gets is not known."""
@@ -60,43 +62,17 @@ class Elements(ABC):
         """The batches of one element, as many as are not present."""
         return tuple(iterator.get_next_as_optional() for _ in range(self.batches - present))
 
-    @abstractmethod
     def element(self, batches: Sequence[Any]) -> Any:
-        """An element; at least the first batch is not missing."""
+        """An element; at least the first batch is not missing.
 
-
-class GlobalBatches(Elements):
-    """Each batch is split over the replicas.
-
-    >>> dataset = DistributedDataset(tf.data.Dataset.range(5).batch(3), GlobalBatches(replicas=2))
-    >>> [[each.numpy().tolist() for each in element.values] for element in dataset]
-    [[[0, 1], [2]], [[3], [4]]]
-    """
-
-    batches = 1
-
-    def element(self, batches: Sequence[Any]) -> Any:
-        """The slices of one batch."""
-        return split(batches[0].get_value(), self.replicas)
-
-
-class BatchesOfReplicas(Elements):
-    """Each replica gets a batch. At the end of the data, the last replicas get batches without examples.
-
-    >>> dataset = DistributedDataset(tf.data.Dataset.range(5).batch(2), BatchesOfReplicas(replicas=2))
-    >>> [[each.numpy().tolist() for each in element.values] for element in dataset]
-    [[[0, 1], [2, 3]], [[4], []]]
-    """
-
-    @property
-    def batches(self) -> int:
-        """One for each replica."""
-        return self.replicas
-
-    def element(self, batches: Sequence[Any]) -> Any:
-        """The batches, one for each replica."""
-        parts = [tf.nest.flatten(_or_empty(batch)) for batch in batches]
+        >>> dataset = DistributedDataset(tf.data.Dataset.range(5).batch(2), Elements(replicas=2, of_replicas=True))
+        >>> [[each.numpy().tolist() for each in element.values] for element in dataset]
+        [[[0, 1], [2, 3]], [[4], []]]
+        """
         structure = batches[0].get_value()
+        if not self.of_replicas:
+            return split(structure, self.replicas)
+        parts = [tf.nest.flatten(_or_empty(batch)) for batch in batches]
         return tf.nest.pack_sequence_as(structure, [per_replica(leaves) for leaves in zip(*parts, strict=True)])
 
 
@@ -112,7 +88,7 @@ def _or_empty(batch: Any) -> Any:
 class DistributedIterator(tf.distribute.DistributedIterator):
     """An iterator over elements, which works in Python and inside a `tf.function` that takes it.
 
-    >>> iterator = iter(DistributedDataset(tf.data.Dataset.range(5).batch(3), GlobalBatches(2)))
+    >>> iterator = iter(DistributedDataset(tf.data.Dataset.range(5).batch(3), Elements(2)))
     >>> [each.numpy().tolist() for each in next(iterator).values]
     [[0, 1], [2]]
     """
@@ -190,7 +166,7 @@ class DistributedIterator(tf.distribute.DistributedIterator):
 class OptionalElement:
     """An element that may be missing, because the data has ended.
 
-    >>> iterator = iter(DistributedDataset(tf.data.Dataset.range(2).batch(2), GlobalBatches(2)))
+    >>> iterator = iter(DistributedDataset(tf.data.Dataset.range(2).batch(2), Elements(2)))
     >>> one, other = iterator.get_next_as_optional(), iterator.get_next_as_optional()
     >>> bool(one.has_value()), bool(other.has_value()), [part.numpy().tolist() for part in one.get_value().values]
     (True, False, [[0], [1]])
@@ -218,7 +194,7 @@ class OptionalElement:
 class DistributedDataset(tf.distribute.DistributedDataset):
     """A dataset of values of each replica.
 
-    >>> batches = DistributedDataset(tf.data.Dataset.range(5).batch(3), GlobalBatches(2))
+    >>> batches = DistributedDataset(tf.data.Dataset.range(5).batch(3), Elements(2))
     >>> [[each.numpy().tolist() for each in element.values] for element in batches]
     [[[0, 1], [2]], [[3], [4]]]
     """
@@ -260,7 +236,7 @@ class DistributedDataset(tf.distribute.DistributedDataset):
     def cardinality(self) -> Any:
         """The number of elements; negative, as of a `tf.data.Dataset`, where it is infinite or unknown.
 
-        >>> int(DistributedDataset(tf.data.Dataset.range(5), BatchesOfReplicas(2)).cardinality)
+        >>> int(DistributedDataset(tf.data.Dataset.range(5), Elements(2, of_replicas=True)).cardinality)
         3
         """
         batches = self.inside.cardinality()

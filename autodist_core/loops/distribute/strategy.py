@@ -14,7 +14,7 @@ from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.calls import received
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.context import inside_run, reduced_inside
-from autodist_core.loops.distribute.dataset import BatchesOfReplicas, DistributedDataset, GlobalBatches
+from autodist_core.loops.distribute.dataset import DistributedDataset, Elements
 from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.failures import Failures
 from autodist_core.loops.distribute.functions import Functions
@@ -168,7 +168,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         del options
         refuse_calls_of(*KERAS, through="tensorflow")
         received.require_dataset("experimental_distribute_dataset takes", dataset)
-        return DistributedDataset(dataset, GlobalBatches(self.num_replicas_in_sync), self.autodist.resource_spec)
+        return DistributedDataset(dataset, Elements(self.num_replicas_in_sync), self.autodist.resource_spec)
 
     @as_written
     def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> DistributedDataset:
@@ -185,7 +185,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         received.require_callable(method, "dataset_fn", dataset_fn)
         dataset = dataset_fn(tf.distribute.InputContext(1, 0, self.num_replicas_in_sync))
         received.require_dataset(f"{method}: dataset_fn(context) returns", dataset)
-        return DistributedDataset(dataset, BatchesOfReplicas(self.num_replicas_in_sync))
+        return DistributedDataset(dataset, Elements(self.num_replicas_in_sync, of_replicas=True))
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 

@@ -98,9 +98,14 @@ def reduced(op: Any, value: Any, axis: Any, replicas: int, method: str = "reduce
     Several axes are a tuple. Another tensor, or a number, is the value of every replica.
     """
     name, parts = received.operation(method, op), received.parts(method, value, replicas)
-    if parts is None:
-        return _reduced_one(method, name, value, axis, replicas)
-    parts = tuple(received.tensor(method, part, numeric=True) for part in parts)
+    if parts is None and axis is None:
+        if name == "SUM" and replicas > 1:
+            raise ValueError(
+                f"{method}(SUM): {value!r} is not a value of each replica, so there is nothing to add up. Pass what "
+                "run() returned."
+            )
+        return value
+    parts = tuple(received.tensor(method, part, numeric=True) for part in parts or [value] * replicas)
     if axis is None:
         received.require_alike(method, parts, remedy="With an axis, the entries along it are reduced, too.")
         total = tf.add_n(parts)
@@ -117,20 +122,6 @@ def entries(value: Any, axes: Sequence[int]) -> Any:
     10
     """
     return tf.reduce_prod(tf.gather(tf.shape(value), tf.constant(axes, tf.int32) % tf.rank(value)))
-
-
-def _reduced_one(method: str, name: str, value: Any, axis: Any, replicas: int) -> Any:
-    if axis is not None:
-        value = received.tensor(method, value, numeric=True)
-        axes = received.axes(method, axis, value.shape.rank)
-        total = tf.reduce_sum(value, axes)
-        return total * tf.cast(replicas, total.dtype) if name == "SUM" else tf.reduce_mean(value, axes)
-    if name == "SUM" and replicas > 1:
-        raise ValueError(
-            f"{method}(SUM): {value!r} is not a value of each replica, so there is nothing to add up. Pass what run() "
-            "returned."
-        )
-    return value
 
 
 def gathered(value: Any, axis: Any, replicas: int) -> Any:
