@@ -55,7 +55,7 @@ class Function(TracedFunction):
                 if batches:
                     # Whatever refuses the function does so before the batches count as used.
                     self._steps.prepare(arguments)
-                    batches.use()
+                    batches.used = True
                 captured, outputs = self._steps.run(arguments)
             results = tf.nest.map_structure(_as_tensor, captured.rebuild(outputs))
             given = [leaf for leaf in tf.nest.flatten((batches.args, batches.kwargs)) if tf.is_tensor(leaf)]
@@ -86,7 +86,7 @@ class Function(TracedFunction):
                 f"{amount(count, 'example')}: each replica has its own examples of the batch, and all of that tensor. "
                 "Pass the tensor as an argument, which is split like the batch."
             )
-        for name, now, before in zip(arguments.parsed.names, arguments.specs, self._steps.specs, strict=False):
+        for name, now, before in zip(arguments.names, arguments.specs, self._steps.specs, strict=False):
             if isinstance(now, tf.TensorSpec) and isinstance(before, tf.TensorSpec) and _kind(now) != _kind(before):
                 return (
                     f"{self._name}({name}=...) received {now.dtype.name} of shape {now.shape}, and {before.dtype.name} "
@@ -159,7 +159,7 @@ class Function(TracedFunction):
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         return trace_function(
-            self._converted, arguments.parsed, specs, self._engine.variables, OfWholeBatch,
+            self._converted, arguments, specs, self._engine.variables, OfWholeBatch,
             draws_as_one=self._engine.training.draws_as_one,
         )
 

@@ -13,8 +13,10 @@ and a key. Calls of equal keys can use one captured step. ::
 An array that has axes and is no batch, such as weights of classes, is named by the decorator: `function(whole=...)`.
 """
 
+from __future__ import annotations
+
 import inspect
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -72,33 +74,23 @@ class Parsed:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Arguments(Parsed):
     """The arguments of one call, as a session takes them.
 
     >>> call = Reader(lambda x, weights: None, whole=["weights"]).read((np.zeros((4, 2)), np.ones(3)), {})
-    >>> call.total, call.parsed.whole, [array.shape.as_list() for array in call.arrays]
+    >>> call.total, call.whole, [array.shape.as_list() for array in call.arrays]
     (4, (False, True), [[4, 2], [3]])
     """
 
-    parsed: Parsed
     arrays: tuple[Any, ...]
+    """A ragged or sparse tensor has several."""
     total: int
     """The number of examples."""
 
-    @property
-    def specs(self) -> tuple[Any, ...]:
-        """The types and shapes of the tensors. A ragged or sparse tensor has several arrays."""
-        return self.parsed.specs
-
-    @property
-    def whole(self) -> tuple[bool, ...]:
-        """For each tensor, whether every replica gets all of it."""
-        return self.parsed.whole
-
-    @property
-    def signature(self) -> Hashable:
-        """Equal for calls that differ in the arrays' values and sizes only."""
-        return self.parsed.signature
+    @classmethod
+    def of(cls, parsed: Parsed, arrays: Iterable[Any], total: int) -> Arguments:
+        """The arguments that were parsed, with these arrays. The class has an example."""
+        return cls(**vars(parsed), arrays=tuple(arrays), total=total)
 
 
 class Reader:
@@ -189,7 +181,7 @@ class Reader:
             for values, each in zip(tensors, parsed.each, strict=True)
         )
         total = sum(rows) if rows else self._total(parsed, tensors)
-        return Arguments(parsed, tuple(chain.from_iterable(arrays)), total)
+        return Arguments.of(parsed, chain.from_iterable(arrays), total)
 
     def _tensors(self, name: str, leaf: Any) -> tuple[Any, ...]:
         """The leaf as a tensor if it is one, or an array; nothing for plain Python."""

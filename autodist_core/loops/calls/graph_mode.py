@@ -15,39 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import tensorflow as tf
-
-
-class Source:
-    """The batches of one iterator, in flat order.
-
-    >>> source = Source(tf.data.Dataset.range(4).batch(2))
-    >>> (batch,) = source.draw()
-    >>> source.put_back([batch])
-    >>> [source.draw()[0].numpy().tolist() for _ in range(2)]
-    [[0, 1], [2, 3]]
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._iterator = iter(dataset)
-        self._back: list[list[Any]] = []
-        """The batches that were put back; the last one is drawn first."""
-
-    def draw(self) -> list[Any]:
-        """Draw a batch; its tensors in flat order. At the end of the data, TensorFlow's OutOfRangeError is raised."""
-        if self._back:
-            return self._back.pop()
-        try:
-            return tf.nest.flatten(next(self._iterator))
-        except StopIteration:
-            raise tf.errors.OutOfRangeError(None, None, "the iterator of this batch has no more data") from None
-
-    def put_back(self, batch: list[Any]) -> None:
-        """Let a batch be the next one again: the call that drew it was refused."""
-        self._back.append(batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +31,7 @@ class NextBatch:
     (True, False)
     """
 
-    source: Source
+    iterator: OneShotIterator
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,22 +65,33 @@ class OneShotIterator:
     >>> for _ in range(2):
     ...     with drawn((batch,), {}) as call:
     ...         print(call.args[0].numpy().tolist())
-    ...         call.use()
+    ...         call.used = True
     [0, 1]
     [2, 3]
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._source = Source(dataset)
+        self._iterator = iter(dataset)
+        self.back: list[list[Any]] = []
+        """The batches that were put back, since the call that drew them was refused; the last one is drawn first."""
         self.element_spec = dataset.element_spec
 
     def get_next(self, name: str | None = None) -> Any:
         """The batch handles that a marked function draws when it is called."""
         del name
-        batch = NextBatch(self._source)
+        batch = NextBatch(self)
         specs = tf.nest.flatten(self.element_spec)
         handles = [BatchHandle(batch, index, spec) for index, spec in enumerate(specs)]
         return tf.nest.pack_sequence_as(self.element_spec, handles)
+
+    def draw(self) -> list[Any]:
+        """Draw a batch; its tensors in flat order. At the end of the data, TensorFlow's OutOfRangeError is raised."""
+        if self.back:
+            return self.back.pop()
+        try:
+            return tf.nest.flatten(next(self._iterator))
+        except StopIteration:
+            raise tf.errors.OutOfRangeError(None, None, "the iterator of this batch has no more data") from None
 
 
 @contextmanager
@@ -132,7 +114,7 @@ def graph_mode_iterators() -> Iterator[None]:
 
 @contextmanager
 def drawn(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Drawn]:
-    """Draw the batches of a call; every batch is drawn once. Without `use()`, they are the next ones again afterwards.
+    """Draw the batches of a call, each once. If they are not `used`, they are the next ones again afterwards.
 
     >>> with graph_mode_iterators():
     ...     batch = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4).batch(2)).get_next()
@@ -143,14 +125,24 @@ def drawn(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Drawn]:
     [0, 1]
     """
     found = Drawn()
+
+    def value(leaf: Any) -> Any:
+        if not isinstance(leaf, BatchHandle):
+            return leaf
+        if leaf.batch not in found.batches:
+            found.batches[leaf.batch] = leaf.batch.iterator.draw()
+        return found.batches[leaf.batch][leaf.index]
+
     try:
-        found.args = tf.nest.map_structure(found.value, tuple(args))
-        found.kwargs = tf.nest.map_structure(found.value, dict(kwargs))
+        found.args = tf.nest.map_structure(value, tuple(args))
+        found.kwargs = tf.nest.map_structure(value, dict(kwargs))
         yield found
     finally:
-        found.put_back()
+        for batch, tensors in reversed(found.batches.items()) if not found.used else ():
+            batch.iterator.back.append(tensors)
 
 
+@dataclass
 class Drawn:
     """The arguments of a call, with batches in place of batch handles. It is true if there was one.
 
@@ -159,29 +151,10 @@ class Drawn:
     (False, (3, [0.1]))
     """
 
-    def __init__(self) -> None:
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
-        self._batches: dict[NextBatch, list[Any]] = {}
-        self._used = False
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    batches: dict[NextBatch, list[Any]] = field(default_factory=dict)
+    used: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self._batches)
-
-    def value(self, leaf: Any) -> Any:
-        """A leaf of the arguments, or the tensor for which it is a batch handle."""
-        if not isinstance(leaf, BatchHandle):
-            return leaf
-        if leaf.batch not in self._batches:
-            self._batches[leaf.batch] = leaf.batch.source.draw()
-        return self._batches[leaf.batch][leaf.index]
-
-    def use(self) -> None:
-        """The batches are used: they are not put back."""
-        self._used = True
-
-    def put_back(self) -> None:
-        """Let unused batches be the next ones again."""
-        if not self._used:
-            for batch, tensors in reversed(self._batches.items()):
-                batch.source.put_back(tensors)
+        return bool(self.batches)

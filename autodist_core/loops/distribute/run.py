@@ -101,7 +101,7 @@ class OnEachReplica(TracedFunction):
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         try:
             return trace_function(
-                self._converted, arguments.parsed, specs, self._engine.variables,
+                self._converted, arguments, specs, self._engine.variables,
                 partial(ReplicaContext, self._strategy), self._strategy.num_replicas_in_sync,
                 self._engine.training.draws_as_one,
             )
@@ -168,7 +168,7 @@ class OnEachReplica(TracedFunction):
         """The call as an operation of the graph that is being traced."""
         graph, replicas = tf.compat.v1.get_default_graph(), self._strategy.num_replicas_in_sync
         with outside_trace(), self._engine.running(self._name):
-            captured = self._steps.prepare(Arguments(parsed, (), replicas))
+            captured = self._steps.prepare(Arguments.of(parsed, (), replicas))
         around = list(function_graphs(graph))
         self._require_same(captured.outer, [each for each in captured.outer if each.graph in around])
         self._strategy.failures.raise_them()
