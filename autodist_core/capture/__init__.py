@@ -34,7 +34,7 @@ from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.markers import marked
 from autodist_core.capture.rewrite.shares import count_by_share
 from autodist_core.capture.source_lines import SourceLines, source_lines
-from autodist_core.capture.traced import Marked, Source, Traced, name_of
+from autodist_core.capture.traced import Counted, Marked, Source, Traced, name_of, unused, variable_of
 from autodist_core.capture.traversal import computed_from, copied, inputs_first, reached_from, sources, touches_of
 from autodist_core.capture.whole_draws import draw_whole, draws_of_rows
 from autodist_core.errors import Refusals
@@ -45,9 +45,9 @@ from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Vari
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
-    "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from", "concrete_function",
-    "copied", "gathering", "inputs_first", "own_gradient_uses", "own_rows", "reached_from", "source_lines", "sources",
-    "touches_of", "whole_batch", "with_longest",
+    "Counted", "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from",
+    "concrete_function", "copied", "gathering", "inputs_first", "own_gradient_uses", "own_rows", "reached_from",
+    "source_lines", "sources", "touches_of", "unused", "variable_of", "whole_batch", "with_longest",
 ]  # fmt: skip
 
 

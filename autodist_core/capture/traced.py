@@ -183,3 +183,34 @@ def name_of(tensor: Any) -> str:
     'x'
     """
     return str(tensor.name).removesuffix(":0")
+
+
+def variable_of(name: str, variable: Any, kind: str, aggregation: str) -> Variable:
+    """Return what a captured step says of a TensorFlow variable.
+
+    >>> print(variable_of("kernel", tf.Variable([1.0]), "model", "none"))
+    kernel : f32[1]
+    >>> variable_of("layer/seed_generator_state", tf.Variable([1, 2]), "model", "none").kind
+    'seed'
+    """
+    # The states of keras.random.SeedGenerator and of tf.random.Generator.
+    is_seed = name.rpartition("/")[2].startswith(("seed_generator_state", "StateVar"))
+    return Variable(
+        name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name, trainable=False,
+        aggregation=aggregation, kind="seed" if is_seed else kind,
+    )
+
+
+def unused(name: str, used: set[str]) -> str:
+    """Return a name, with a number behind it if it is among those used; note that it is used now.
+
+    >>> used = {"kernel"}
+    >>> unused("kernel", used), unused("kernel", used)
+    ('kernel_1', 'kernel_2')
+    """
+    candidate, count = name, 0
+    while candidate in used:
+        count += 1
+        candidate = f"{name}_{count}"
+    used.add(candidate)
+    return candidate

@@ -15,7 +15,6 @@ what a user holds. A call of a marked function goes through these files in order
     engine           what all functions of one `AutoDist` share
     variables        the names of their variables
     distribute/      the methods of `tf.distribute`, on the same engine
-    example          what the docstrings of these files show
 """
 
 from autodist_core.loops.autodist import AutoDist

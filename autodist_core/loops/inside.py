@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import own_rows, reached_from, sources
-from autodist_core.capture.gradients import Recording
+from autodist_core.capture.gradients.recording import Recording
 from autodist_core.loops.gradients.changed import Changed
 from autodist_core.loops.gradients.summed_again import Origins
 from autodist_core.loops.nested_markers import ROWS, SUM, given_to_sums
@@ -124,11 +124,9 @@ class Inside:
         return found
 
     def _marked(self, value: Any) -> Any:
-        marker = tf.identity(value, name=SUM)
-        self.sums.append(marker)
-        return marker
+        self.sums.append(tf.identity(value, name=SUM))
+        return self.sums[-1]
 
     def _rows(self, value: Any) -> Any:
-        marker = tf.identity(value, name=ROWS)
-        self.gathers.append(marker)
-        return marker
+        self.gathers.append(tf.identity(value, name=ROWS))
+        return self.gathers[-1]

@@ -18,11 +18,10 @@ from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function
 from autodist_core.plan import INEXACT, Plan
-from autodist_core.reports import (
-    Explanation,
+from autodist_core.reports.comparison import Explanation, compare
+from autodist_core.reports.rounding import coarsest_type
+from autodist_core.reports.step_plan import (
     can_draw_as_one,
-    coarsest_type,
-    compare,
     drawing_notes,
     drawn_anew,
     inexact_notes,

@@ -11,16 +11,16 @@ kernels take. For a function that trains a kernel::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import chain, compress, repeat
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, concrete_function, gathering
-from autodist_core.capture.gradients import Recording, recorded
+from autodist_core.capture.gradients.recording import Recording, recorded
 from autodist_core.capture.source_lines import SourceLines, source_lines
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
@@ -34,7 +34,7 @@ from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.reports import explicit_draws
-from autodist_core.runtime.composites import are_row_splits, are_values, component_specs, is_composite, packed
+from autodist_core.runtime.composites import grouped, packed, roles_of, signature_of
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry, watched_variable
 
@@ -115,8 +115,13 @@ def trace_function(
     """
     concrete, inside = _trace(function, parsed, specs, context, replicas, variables.holding)
     graph, recording = concrete.graph, inside.recording
-    inputs = _Inputs.of(concrete, parsed, specs)
-    _require_passable(inputs.outer, bool(replicas))
+    groups = list(zip(grouped(specs, concrete.inputs), parsed.whole, strict=False))
+    # Tensors of somebody's trace around it are inputs, too, and every replica gets them whole.
+    around = [placeholder for value, placeholder in graph.captures if tf.is_symbolic_tensor(value)]
+    outer = [value for value, _ in graph.captures if tf.is_symbolic_tensor(value)]
+    _require_passable(outer, bool(replicas))
+    whole = [*chain.from_iterable(parts for parts, is_whole in groups if is_whole), *around]
+    split = list(chain.from_iterable(parts for parts, is_whole in groups if not is_whole))
     entries, new = _entries(graph, recording, variables)
     flat = tf.nest.flatten(inside.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
@@ -125,7 +130,7 @@ def trace_function(
         results, own = own_results(
             graph, recording.found, results, [inside.sums, inside.values, inside.gathers], inside.completed
         )
-    batch = [inside.examples, inside.replica, *inputs.split]
+    batch = [inside.examples, inside.replica, *split]
     names = {id(entry.handle): entry.spec.name for entry in entries}
     updates = find_updates(
         graph, recording.found, batch, lambda handle: names.get(id(_outside(graph, handle)), ""),
@@ -142,11 +147,12 @@ def trace_function(
         for markers in (inside.sums, inside.gathers)
     )
     traced = Traced(
-        graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries], inputs=inputs.all,
+        graph=graph, sources=[Source(entry.spec, entry.handle) for entry in entries],
+        inputs=[*chain.from_iterable(parts for parts, _ in groups), *around],
         outputs=results, examples=inside.examples, total=inside.total,
         replica=inside.replica if replicas or gathers or draws_as_one else None, gradients=updates.gradients,
-        updates=updates.operations, of_replica=own, sums=sums, gathers=gathers, whole=inputs.whole, parts=inputs.parts,
-        flat_values=inputs.flat_values, row_splits=inputs.row_splits, draws_as_one=draws_as_one,
+        updates=updates.operations, of_replica=own, sums=sums, gathers=gathers, whole=whole,
+        **roles_of(specs, concrete.inputs), draws_as_one=draws_as_one,
         explicit_seeds=bool(replicas) and not draws_as_one, own_losses=bool(replicas), handed_in=recording.handed_in,
     )
     forward = [marker for marker in sums if any(marker is each for each in inside.values)]
@@ -166,50 +172,8 @@ def trace_function(
         tuple(entry for entry in entries if entry.spec.name in touched),
         tuple(tf.TensorSpec.from_tensor(output) for output in results),
         (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.fixing, decided.idle,
-        tuple(inputs.outer), _fixed_shapes(graph), source_lines(graph, updates.operations), decided.reported,
+        tuple(outer), _fixed_shapes(graph), source_lines(graph, updates.operations), decided.reported,
     )
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """The placeholders of a traced function: of its arguments' components, and of tensors of a trace around it."""
-
-    given: list[Any]
-    around: list[Any]
-    outer: list[Any]
-    """The tensors of the trace around it, for which `around` has the placeholders."""
-    whole: list[Any]
-    """Those that every replica gets whole."""
-    parts: list[Any]
-    """Those that are components of ragged and sparse tensors."""
-    row_splits: list[Any]
-    flat_values: list[Any]
-
-    @staticmethod
-    def of(concrete: Any, parsed: Parsed, specs: Sequence[Any]) -> _Inputs:
-        counts = [len(component_specs(spec)) for spec in specs]
-        given = concrete.inputs[: sum(counts)]
-        outer = [(value, placeholder) for value, placeholder in concrete.graph.captures if tf.is_symbolic_tensor(value)]
-        around = [placeholder for _, placeholder in outer]
-
-        def where(of_specs: Iterable[bool]) -> list[Any]:
-            return list(compress(given, chain.from_iterable(map(repeat, of_specs, counts))))
-
-        return _Inputs(
-            given, around, [value for value, _ in outer], [*where(parsed.whole), *around],
-            where(map(is_composite, specs)), list(compress(given, chain.from_iterable(map(are_row_splits, specs)))),
-            list(compress(given, chain.from_iterable(map(are_values, specs)))),
-        )
-
-    @property
-    def all(self) -> list[Any]:
-        """All placeholders, in order."""
-        return [*self.given, *self.around]
-
-    @property
-    def split(self) -> list[Any]:
-        """Those of which each replica has its own part."""
-        return [tensor for tensor in self.given if all(tensor is not each for each in self.whole)]
 
 
 def _fixed_shapes(graph: Any) -> tuple[tuple[int, ...], ...]:
@@ -259,12 +223,8 @@ def _trace(
                 inside.result = tf.nest.map_structure(_as_tensor, function(*args, **kwargs))
         return [leaf for leaf in tf.nest.flatten(inside.result) if tf.is_tensor(leaf)]
 
-    flat = chain.from_iterable(map(component_specs, specs))
-    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(flat)]
-    counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
-    counts.append(tf.TensorSpec((), tf.int32, "replica"))
     concrete = concrete_function(
-        traced, [*named, *counts], lambda: passes[-1].recording.refusal if passes else None,
+        traced, signature_of(specs), lambda: passes[-1].recording.refusal if passes else None,
         "" if replicas else _REMEDY,
     )
     return concrete, passes[-1]

@@ -14,12 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.capture.traced import unused, variable_of
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Variable
 from autodist_core.training import Entry
-
-_SEEDS = ("seed_generator_state", "StateVar")
-"""The beginnings of the names of random generators' states: keras.random.SeedGenerator, tf.random.Generator."""
 
 
 @dataclass
@@ -98,7 +96,7 @@ class Variables:
         return id(variable) in self._entries
 
     def _spec(self, variable: Any, path: str) -> Variable:
-        name = self._unused(path or variable.name.partition(":")[0] or "variable")
+        name = unused(path or variable.name.partition(":")[0] or "variable", self._used)
         if not variable.shape.is_fully_defined():
             raise CaptureError(f"variable {name!r} has the shape {variable.shape}. A distributed variable's is fixed.")
         aggregation = {
@@ -106,17 +104,4 @@ class Variables:
             tf.VariableAggregation.ONLY_FIRST_REPLICA: "only_first_replica",
         }.get(variable.aggregation, "none")
         # What replicas add up, they count: metrics do so.
-        kind = "metric" if aggregation == "sum" else "model"
-        kind = "seed" if name.rpartition("/")[2].startswith(_SEEDS) else kind
-        return Variable(
-            name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name, trainable=False,
-            aggregation=aggregation, kind=kind,
-        )
-
-    def _unused(self, name: str) -> str:
-        candidate, count = name, 0
-        while candidate in self._used:
-            count += 1
-            candidate = f"{name}_{count}"
-        self._used.add(candidate)
-        return candidate
+        return variable_of(name, variable, "metric" if aggregation == "sum" else "model", aggregation)

@@ -4,20 +4,7 @@ In: a placement, captured steps and batches. Out: results, and the state of all 
 """
 
 from autodist_core.runtime.batch_slices import Each, slices
-from autodist_core.runtime.composites import (
-    COMPOSITE,
-    are_row_splits,
-    are_values,
-    array_of,
-    arrays_of,
-    component_specs,
-    is_composite,
-    kind_of,
-    packed,
-    parts_of_result,
-    result_of,
-    spec_of,
-)
+from autodist_core.runtime.composites import COMPOSITE, array_of, arrays_of, component_specs, kind_of, spec_of
 from autodist_core.runtime.data_pipelines import (
     DataPipeline,
     DrawnBatch,
@@ -41,8 +28,6 @@ from autodist_core.runtime.timings import Call, Operation, Run, Timings
 __all__ = [
     "COMPOSITE", "KEPT_VARIABLE", "SMALL_GRAPH", "UNCHANGED", "Call", "Condition", "DataPipeline", "DistributedSession",
     "DrawnBatch", "DrawnRows", "Each", "Follower", "KeptArrays", "KeptRows", "LocalSession", "Operation", "Pass",
-    "RecoveringSession", "Run", "Session", "SessionStep", "Step", "Timings", "are_row_splits", "are_values", "array_of",
-    "arrays_of",
-    "bytes_of", "component_specs", "is_by_file", "is_composite", "kept_limit", "kind_of", "packed", "parts_of_result",
-    "result_of", "samples_of", "slices", "spec_of", "travelling",
+    "RecoveringSession", "Run", "Session", "SessionStep", "Step", "Timings", "array_of", "arrays_of", "bytes_of",
+    "component_specs", "is_by_file", "kept_limit", "kind_of", "samples_of", "slices", "spec_of", "travelling",
 ]  # fmt: skip

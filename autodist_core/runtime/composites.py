@@ -16,7 +16,7 @@ for results: their parts can be put one behind the other over the replicas.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,25 +71,43 @@ def component_specs(spec: Any) -> list[tf.TensorSpec]:
     return list(tf.nest.flatten(spec, expand_composites=True))
 
 
-def are_values(spec: Any) -> list[bool]:
-    """Whether each component of a ragged or sparse tensor is its flat values. The others say where these are.
+def signature_of(specs: Sequence[Any]) -> list[tf.TensorSpec]:
+    """What a step is traced for that takes tensors of these types: their components, and three numbers.
 
-    >>> are_values(tf.RaggedTensorSpec([None, None], tf.int32, 1)), are_values(tf.SparseTensorSpec([None, 3]))
-    ([True, False], [False, True, False])
-    >>> are_values(tf.TensorSpec([None, 3]))
-    [False]
+    These are the numbers of examples of the replica and of all replicas, and the replica's own number.
+
+    >>> [spec.name for spec in signature_of([tf.TensorSpec([None, 3]), tf.RaggedTensorSpec([None, None])])]
+    ['input_0', 'input_1', 'input_2', 'examples', 'total', 'replica']
     """
-    at = {tf.RaggedTensorSpec: 0, tf.SparseTensorSpec: 1}.get(type(spec))
-    return [index == at for index in range(len(component_specs(spec)))]
+    flat = [part for spec in specs for part in component_specs(spec)]
+    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(flat)]
+    counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
+    return [*named, *counts, tf.TensorSpec((), tf.int32, "replica")]
 
 
-def are_row_splits(spec: Any) -> list[bool]:
-    """Whether each component of a tensor says where the rows of the examples begin; of a ragged tensor, one does.
+def grouped(specs: Sequence[Any], components: Iterable[Any]) -> list[list[Any]]:
+    """The components of each tensor of these types, of all components in order.
 
-    >>> are_row_splits(tf.RaggedTensorSpec([None, None, None], tf.int32, 2))
-    [False, True, False]
+    >>> grouped([tf.RaggedTensorSpec([None, None]), tf.TensorSpec([])], ["values", "row splits", "number", "examples"])
+    [['values', 'row splits'], ['number']]
     """
-    return [isinstance(spec, tf.RaggedTensorSpec) and index == 1 for index in range(len(component_specs(spec)))]
+    remaining = iter(components)
+    return [[next(remaining) for _ in component_specs(spec)] for spec in specs]
+
+
+def roles_of(specs: Sequence[Any], components: Iterable[Any]) -> dict[str, Any]:
+    """The components of ragged and sparse tensors among all, as a traced step names them.
+
+    >>> roles_of([tf.RaggedTensorSpec([None, None]), tf.TensorSpec([])], ["values", "row splits", "number"])
+    {'parts': ['values', 'row splits'], 'row_splits': ['row splits'], 'flat_values': ['values']}
+    """
+    of_each = zip(specs, grouped(specs, components), strict=True)
+    composite = [(isinstance(spec, tf.RaggedTensorSpec), parts) for spec, parts in of_each if is_composite(spec)]
+    return {
+        "parts": [part for _, parts in composite for part in parts],
+        "row_splits": [part for is_ragged, parts in composite if is_ragged for part in parts[1:2]],
+        "flat_values": [parts[0 if is_ragged else 1] for is_ragged, parts in composite],
+    }
 
 
 def packed(specs: Sequence[Any], components: Sequence[Any]) -> list[Any]:
@@ -99,12 +117,10 @@ def packed(specs: Sequence[Any], components: Sequence[Any]) -> list[Any]:
     >>> packed([ragged, tf.TensorSpec([])], [tf.constant([1, 2, 3]), tf.constant([0, 2, 3], tf.int64), 0.5])
     [<tf.RaggedTensor [[1, 2], [3]]>, 0.5]
     """
-    remaining = iter(components)
-    found = []
-    for spec in specs:
-        parts = [next(remaining) for _ in component_specs(spec)]
-        found.append(tf.nest.pack_sequence_as(spec, parts, expand_composites=True) if is_composite(spec) else parts[0])
-    return found
+    return [
+        tf.nest.pack_sequence_as(spec, parts, expand_composites=True) if is_composite(spec) else parts[0]
+        for spec, parts in zip(specs, grouped(specs, components), strict=True)
+    ]
 
 
 def array_of(tensor: Any) -> Any:

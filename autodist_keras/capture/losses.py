@@ -26,7 +26,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import SAME, mean_over_examples
+from autodist_core.capture.batch_axis import mean_over_examples
 from autodist_core.reports import Reason
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
@@ -51,8 +51,8 @@ _ADDED_ALIKE = "on every replica, and is added up over the replicas: add its sum
 def weighted(loss: Any, trace: Any) -> Any:
     """A loss whose gradient is multiplied by this replica's share; by 1 if the loss has a value for each example.
 
-    The value of the loss stays: a step may log the loss that it differentiates. Values that are of no single example,
-    such as those of the whole batch on every replica, are multiplied by the share too (see `Trace.of_whole_batch`).
+    The value of the loss stays: a step may log the loss that it differentiates. The gradient of values that are of no
+    single example, such as those of the whole batch on every replica, is multiplied later (see `mixing.followed`).
 
     >>> from autodist_keras.capture.example import with_trace
     >>> def step(trace):
@@ -64,22 +64,19 @@ def weighted(loss: Any, trace: Any) -> Any:
     >>> with_trace(step)
     (4.0, 3.0)
     """
-    trace.differentiated.append(loss)
+    given = loss
     summed = loss if trace.recording is None else counted(loss, trace)
     _ask_of_step(summed, trace)
     if summed is not loss:
         loss = summed + tf.stop_gradient(loss - summed)
-    if len(trace.differentiated) - 1 in trace.of_whole_batch:
-        # The product is what is right here: the analysis of what mixes examples takes the share for a constant.
-        share = tf.identity(trace.share(loss.dtype))
-        trace.seen.known.append((share, SAME))
-    else:
-        share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
+    share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def weighing(value: Any) -> Any:
         def backward(upstream: Any) -> Any:
             trace.weighting.append(tf.identity(upstream) if share is None else upstream * share)
+            if share is None:
+                trace.unweighted.append((given, trace.weighting[-1]))
             return trace.weighting[-1]
 
         return tf.identity(value), backward

@@ -35,7 +35,7 @@ def weighted_metrics(model: Any, trace: Any) -> Iterator[None]:
     [1.5, 0.75]
     """
     with ExitStack() as hooks:
-        for metric in _with_contained(metrics_of(model)):
+        for metric in with_contained(metrics_of(model)):
             hooked = _UPDATES.get(type(metric).update_state)
             if hooked is not None:
                 hooks.enter_context(hook(metric, "update_state", hooked(metric, trace)))
@@ -57,12 +57,16 @@ def metrics_of(model: Any) -> list[Any]:
     return list({id(metric): metric for metric in [*model.metrics, *tracked]}.values())
 
 
-def _with_contained(metrics: Iterable[Any]) -> Iterator[Any]:
-    """Every metric, and the metrics that it contains: Keras puts the compiled ones into a metric of its own."""
+def with_contained(metrics: Iterable[Any]) -> Iterator[Any]:
+    """Every metric, and the metrics that it contains: Keras puts the compiled ones into a metric of its own.
+
+    >>> [metric.name for metric in with_contained([keras.metrics.Mean(name="tracker")])]
+    ['tracker']
+    """
     for metric in metrics:
         yield metric
         # Public. Only a metric that contains others has `metrics`: Keras's own (a seam), and those of other packages.
-        yield from _with_contained(getattr(metric, "metrics", ()))
+        yield from with_contained(getattr(metric, "metrics", ()))
 
 
 def _of_scalars(metric: Any, trace: Any) -> Any:

@@ -11,29 +11,18 @@ normalization, which have a note of their own. Afterwards `autodist_core.capture
 through the traced step.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import Traced
-from autodist_core.capture.batch_axis import (
-    NO_CLAIM,
-    SAME,
-    Found,
-    Kind,
-    Known,
-    follow,
-    joined,
-    mean_over_examples,
-    to_be_joined,
-)
+from autodist_core.capture import Counted, Traced, batch_axis
 from autodist_core.step.graph_item import Joined
 from autodist_keras.capture.hooks import hook
-from autodist_keras.capture.metric_weights import metrics_of
+from autodist_keras.capture.metric_weights import metrics_of, with_contained
 
 _HINGES = (keras.metrics.Hinge, keras.metrics.SquaredHinge)
 _HINGE_FUNCTIONS = (keras.losses.hinge, keras.losses.squared_hinge)
@@ -81,7 +70,7 @@ class Seen:
     [('accuracy', True)]
     """
 
-    known: list[tuple[Any, Known]] = field(default_factory=list)
+    known: list[tuple[Any, batch_axis.Known]] = field(default_factory=list)
     """Tensors whose state the analysis need not find out, or finds by the states of others."""
     losses: set[str] = field(default_factory=set)
     """The names of the compiled losses."""
@@ -108,19 +97,15 @@ class Seen:
         graph = tf.compat.v1.get_default_graph()
         self.reductions.append((graph, len(graph.get_operations())))
         if loss.shape.rank == 0:
-            self.known.append((loss, mean_over_examples(loss.op)))
+            self.known.append((loss, batch_axis.mean_over_examples(loss.op)))
 
-    @contextmanager
-    def noted_elsewhere(self) -> Iterator[None]:
+    def noted_elsewhere(self) -> AbstractContextManager[None]:
         """Record the operations that are traced in a block: they have a note of their own."""
-        graph = tf.compat.v1.get_default_graph()
-        first = len(graph.get_operations())
-        yield
-        self.silent.append((graph, first, len(graph.get_operations())))
+        return _recorded_in(self.silent)
 
     def take_statistics(self, values: Sequence[Any]) -> None:
         """Record the statistics of batch normalization, which have a note of their own."""
-        self.known += [(value, NO_CLAIM) for value in values]
+        self.known += [(value, batch_axis.NO_CLAIM) for value in values]
         self.statistics += [value.op.name for value in values]
 
     @contextmanager
@@ -134,15 +119,20 @@ class Seen:
         yield
         if isinstance(of, _HINGES) or vars(of).get("fn") in _HINGE_FUNCTIONS:
             made = graph.get_operations()[first:]
-            self.known += [(operation.outputs[0], SAME) for operation in made if operation.type == "All"]
+            self.known += [(operation.outputs[0], batch_axis.SAME) for operation in made if operation.type == "All"]
 
-    @contextmanager
-    def updating(self, metric: str) -> Iterator[None]:
+    def updating(self, metric: str) -> AbstractContextManager[None]:
         """Record the operations that are traced in a block: they are a metric's update."""
-        graph = tf.compat.v1.get_default_graph()
-        first = len(graph.get_operations())
-        yield
-        self.metrics.append((graph, first, len(graph.get_operations()), metric))
+        return _recorded_in(self.metrics, metric)
+
+
+@contextmanager
+def _recorded_in(records: list[Any], *more: str) -> Iterator[None]:
+    """Record the operations that are traced in a block: their graph, the first and the last one's position in it."""
+    graph = tf.compat.v1.get_default_graph()
+    first = len(graph.get_operations())
+    yield
+    records.append((graph, first, len(graph.get_operations()), *more))
 
 
 @contextmanager
@@ -161,19 +151,13 @@ def watched(model: Any, trace: Any) -> Iterator[None]:
     ['mean']
     """
     with ExitStack() as hooks:
-        for metric in _innermost(metrics_of(model)):
-            hooks.enter_context(hook(metric, "update_state", _recorded(metric, trace.seen)))
+        for metric in with_contained(metrics_of(model)):
+            if not getattr(metric, "metrics", ()):
+                hooks.enter_context(hook(metric, "update_state", _recorded(metric, trace.seen)))
         for layer in model._flatten_layers():
             if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized:
                 hooks.enter_context(hook(layer, "_moments", _moments_known(layer._moments, trace.seen)))
         yield
-
-
-def _innermost(metrics: Sequence[Any]) -> Iterator[Any]:
-    """The metrics that contain no others."""
-    for metric in metrics:
-        inner = getattr(metric, "metrics", ())
-        yield from _innermost(inner) if inner else (metric,)
 
 
 def _recorded(metric: Any, seen: Seen) -> Any:
@@ -200,21 +184,21 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
 class Followed:
     """What the batch axis tells of a traced step. `followed` makes it.
 
-    >>> Followed(Found(), (), frozenset()).joined
+    >>> Followed(batch_axis.Found(), (), {}).joined
     ()
     """
 
-    found: Found
+    found: batch_axis.Found
     joined: tuple[Joined, ...]
     """How the replicas' integers and truth values are joined."""
-    of_whole_batch: frozenset[int]
-    """The positions of those differentiated losses of which each value is of the batch, and of no single example."""
+    counted: Mapping[str, Counted]
+    """The operations where gradients begin of losses of which each value is of the batch, and of no single example."""
     degrees: tuple[tuple[int | None, ...], ...] = ()
     """The degrees of the terms of each number that the records have, as `Number.degrees` gives them."""
 
 
-def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any = None) -> Followed:
-    """What the batch axis tells of a traced step, which differentiates these losses, and its `OwnLosses`.
+def followed(traced: Traced, seen: Seen, unweighted: Sequence[tuple[Any, Any]], own: Any = None) -> Followed:
+    """What the batch axis tells of a traced step, its `unweighted` losses (see `Trace`), and its `OwnLosses`.
 
     >>> from autodist_core.capture.example import example_traced
     >>> def centred(x, kernel):
@@ -223,15 +207,15 @@ def followed(traced: Traced, seen: Seen, differentiated: Sequence[Any], own: Any
     >>> [coupling.operation.name for coupling in found.couplings]
     ['middle']
     """
-    returned = to_be_joined(traced)
+    returned = batch_axis.to_be_joined(traced)
     known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
-    found = follow(traced, known, seeds=() if own is None else own.seeds)
-    of_whole_batch = frozenset(
-        position for position, (loss, state) in enumerate((each, found.state_of(each)) for each in differentiated)
-        if loss.shape.rank != 0 and (state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == 0))
-    )
-    how = joined(returned, list(map(found.state_of, returned)), traced.concat_outputs)
-    return Followed(found, how, of_whole_batch, tuple(number.degrees(found.state_of) for number in seen.numbers))
+    found = batch_axis.follow(traced, known, seeds=() if own is None else own.seeds)
+    counted = {
+        begin.op.name: Counted(0, begin.dtype, 1) for loss, begin in unweighted for state in [found.state_of(loss)]
+        if state.kind == batch_axis.Kind.ALIKE or (state.kind == batch_axis.Kind.SUM and state.degree == 0)
+    }
+    how = batch_axis.joined(returned, list(map(found.state_of, returned)), traced.concat_outputs)
+    return Followed(found, how, counted, tuple(number.degrees(found.state_of) for number in seen.numbers))
 
 
 def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:

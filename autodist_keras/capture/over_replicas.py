@@ -57,7 +57,7 @@ def gathered(value: Any, trace: Any) -> Any:
 def _added(upstream: Any, trace: Any) -> Any:
     """The sum of gradients over the replicas."""
     upstream = tf.convert_to_tensor(upstream)
-    if trace.adds or upstream.op.name in computed_from(trace.weighting):
+    if trace.recording is not None or upstream.op.name in computed_from(trace.weighting):
         return trace.sum_over_replicas(upstream)
     # The loss is not multiplied by this replica's share yet. Its gradient will be. The product and the quotient cancel
     # over the replicas, so the analysis of what mixes examples takes the share for a constant here.

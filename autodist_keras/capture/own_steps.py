@@ -7,8 +7,8 @@ In: a trace, and afterwards the states of what the step differentiates (see `aut
     losses, tf.reduce_sum(losses)           sums over the examples: their gradients are added up
     tf.reduce_sum(losses) + penalty         two terms, of which each counts by itself
 
-If all losses are means, the step stays as it was traced. Otherwise it is traced again, and each tape begins with a seed
-for each term. A loss that goes through `optimizer.scale_loss` is counted there (see `losses.py`).
+Each tape begins with a seed for each term. If all losses are means, the seeds change nothing. A loss that goes through
+`optimizer.scale_loss` is counted there (see `losses.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,17 +19,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import reached_from, sources
-from autodist_core.capture.batch_axis import SAME, Kind, State
-from autodist_core.capture.gradients import (
-    Differentiation,
-    Recording,
-    means_of_examples,
-    of_gradients_by,
-    recorded,
-    seeded,
-    weighed,
-)
+from autodist_core.capture import gradients, reached_from, sources
+from autodist_core.capture.batch_axis import SAME, State
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
 
 
@@ -37,12 +28,10 @@ from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
 class Counts:
     """How the losses of a step count.
 
-    >>> Counts().adds
-    False
+    >>> Counts().added_up
+    ()
     """
 
-    adds: bool = False
-    """Whether a loss is no mean, so that the tapes must begin with seeds."""
     added_up: Sequence[Any] = ()
     """The seeds whose gradients are added up over the replicas."""
     counted: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +58,7 @@ def recorded_in(model: Any, step: Any, trace: Any) -> Iterator[None]:
         scaled = {tensor.op.name for tensor in trace.scaled}
         return bool(scaled) and not scaled.isdisjoint(_behind(targets))
 
-    with recorded(marks=False, begins=trace.adds, known=trace.seen.known, leaves=goes_elsewhere) as trace.recording:
+    with gradients.recorded(marks=False, known=trace.seen.known, leaves=goes_elsewhere) as trace.recording:
         yield
 
 
@@ -87,7 +76,7 @@ class OwnLosses:
 
     def __init__(self, trace: Any) -> None:
         self._trace = trace
-        self._recording = trace.recording or Recording()
+        self._recording = trace.recording or gradients.Recording()
         found = _applied(self._recording, trace) if trace.recording else []
         self._pairs = [
             pair for each in found for pair in zip(each.targets, each.seeds or [None] * len(each.targets), strict=False)
@@ -96,7 +85,7 @@ class OwnLosses:
         self._pairs = [pair for pair in self._pairs if tf.is_symbolic_tensor(pair[0])]
         targets = [target for target, _ in self._pairs]
         self.seeds = [seed for _, seed in self._pairs if tf.is_symbolic_tensor(seed)]
-        self.known = of_gradients_by(self._recording.by_examples)
+        self.known = gradients.of_gradients_by(self._recording.by_examples)
         """How the states of gradients with respect to tensors follow from others, by `id`."""
         if targets:
             seen, behind = trace.seen, _behind(targets)
@@ -112,35 +101,24 @@ class OwnLosses:
     def counts(self, state_of: Callable[[Any], State]) -> Counts:
         """How the losses count, from the states of tensors."""
         found = [
-            (seed, seeded(state_of(target), state_of(seed) if tf.is_symbolic_tensor(seed) else SAME))
+            (seed, gradients.seeded(state_of(target), state_of(seed) if tf.is_symbolic_tensor(seed) else SAME))
             for target, seed in self._pairs
         ]
-        by_examples = means_of_examples(self._recording.of_examples, state_of)
-        known = all(state.kind in (Kind.ALIKE, Kind.SUM) for _, state in found)
+        by_examples = gradients.means_of_examples(self._recording.of_examples, state_of)
         note = (self._trace.own_method_note,) if self._unknown and not self._trace.reduced else ()
         if not self._pairs:
             return Counts(notes=note)
-        if not self._trace.adds:
-            means = known and not any(state.kind == Kind.SUM and state.degree for _, state in found)
-            return Counts(not means or any(state.degree != 1 for _, state in by_examples), notes=note)
         begun = [(seed, state) for seed, state in found if seed is not None]
-        return Counts(True, *weighed(begun, by_examples, always=True), notes=note)
+        # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
+        over_replicas = bool(self._trace.sums or self._trace.gathers)
+        return Counts(*gradients.weighed(begun, by_examples, always=over_replicas), notes=note)
 
 
-def _applied(recording: Recording, trace: Any) -> list[Differentiation]:
+def _applied(recording: gradients.Recording, trace: Any) -> list[gradients.Differentiation]:
     """The calls that compute gradients on their way to an optimizer, and not the calls within their losses."""
-    made = {id(part) for call in recording.found for each in call.gradients for part in each.markers}
-    reached: set[int] = set()
-    waiting = [part for _, marked in trace.gradients for part in (marked.values, marked.indices) if part is not None]
-    seen: set[int] = set()
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) in made:
-            reached.add(id(tensor))
-        elif id(tensor) not in seen:
-            seen.add(id(tensor))
-            waiting.extend(tensor.op.inputs)
-    return [
-        call for call in recording.found
-        if any(id(part) in reached for each in call.gradients for part in each.markers)
-    ]
+    made = {part.op.name for call in recording.found for part in call.markers}
+    reached = reached_from(
+        (part.op for _, marked in trace.gradients for part in marked.markers),
+        lambda operation: () if operation.name in made else sources(operation),
+    )
+    return [call for call in recording.found if any(part.op.name in reached for part in call.markers)]

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, compress
+from itertools import chain
 from typing import Any, NoReturn
 
 import keras
@@ -43,16 +43,7 @@ from autodist_core.capture import (
 from autodist_core.capture.gradients import Recording
 from autodist_core.errors import CaptureError
 from autodist_core.reports import explicit_draws
-from autodist_core.runtime import (
-    are_row_splits,
-    are_values,
-    component_specs,
-    is_composite,
-    packed,
-    parts_of_result,
-    result_of,
-    spec_of,
-)
+from autodist_core.runtime import composites
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training import Entry
@@ -60,7 +51,6 @@ from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
 from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
-from autodist_keras.capture.decided import Decided
 from autodist_keras.capture.draws import place_of_draw
 from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
@@ -68,6 +58,9 @@ from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
 from autodist_keras.capture.required import along_two_axes, require_dense, require_optimizers
 from autodist_keras.capture.variables import ModelVariables
+
+Degrees = tuple[tuple[int | None, ...], ...]
+"""How the terms of each number of a step count."""
 
 
 @dataclass
@@ -99,17 +92,13 @@ class Trace:
     maxima: list[Any] = field(default_factory=list)
     weighting: list[Any] = field(default_factory=list)
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
-    differentiated: list[Any] = field(default_factory=list)
-    """The losses that the step gives to `scale_loss`, in the order in which it does so."""
+    unweighted: list[tuple[Any, Any]] = field(default_factory=list)
+    """The losses of several values that `scale_loss` got, each with one of the tensors where its gradient begins."""
     scaled: list[Any] = field(default_factory=list)
-    """What the step gets for them, and differentiates."""
+    """What the step gets for the losses that it gives to `scale_loss`, and differentiates."""
     recording: Recording | None = None
     """The gradients that a training step of the user's own computes."""
-    adds: bool = False
-    """Whether the tapes of such a step begin with seeds, of which each counts by itself (see `own_steps.py`)."""
-    of_whole_batch: frozenset[int] = frozenset()
-    """The positions of those differentiated losses that have several values, of which none is of a single example."""
-    degrees: tuple[tuple[int | None, ...], ...] = ()
+    degrees: Degrees = ()
     """How the terms of each number count that a user's code makes of a batch (see `sums.py`)."""
     reduced: bool = False
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
@@ -230,36 +219,33 @@ def trace_step(
     """
     with kept_fresh(model):
         build_ahead(model, step, data, specs)
-        return _captured(model, step, data, specs, concat, fused_kernels, Decided(draws_as_one=draws_as_one))
+        return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one)
 
 
 def _captured(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_kernels: bool,
-    decided: Decided,
+    draws_as_one: bool, degrees: Degrees = (),
 ) -> CapturedStep:
-    function, trace = _trace(model, step, data, specs, fused_kernels, decided)
+    function, trace = _trace(model, step, data, specs, fused_kernels, degrees)
     if not concat:
         require_dense(trace.result)
     if not trace.complete:
         # The trace built the missing parts, by Keras's own rules and without hooks. Trace again, with all hooks.
-        function, trace = _trace(model, step, data, specs, fused_kernels, decided)
+        function, trace = _trace(model, step, data, specs, fused_kernels, degrees)
     _require_used(model, step, trace)
     graph = function.graph
     variables = ModelVariables(model, optimizers_of(model), _by_first_read(graph))
     flat = keras.tree.flatten(trace.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
-    inputs = function.inputs[: sum(len(component_specs(spec)) for spec in specs)]
-    is_part = [is_composite(spec) for spec in specs for _ in component_specs(spec)]
+    inputs = list(chain.from_iterable(composites.grouped(specs, function.inputs)))
     traced = Traced(
         graph=graph,
         sources=[Source(entry.spec, entry.handle) for entry in variables.entries],
         inputs=inputs,
-        parts=list(compress(inputs, is_part)),
-        row_splits=list(compress(inputs, chain.from_iterable(map(are_row_splits, specs)))),
-        flat_values=list(compress(inputs, chain.from_iterable(map(are_values, specs)))),
+        **composites.roles_of(specs, inputs),
         outputs=list(chain.from_iterable(trace.outputs)),
         examples=trace.examples, total=trace.total,
-        replica=trace.replica if trace.gathers or decided.draws_as_one else None, draws_as_one=decided.draws_as_one,
+        replica=trace.replica if trace.gathers or draws_as_one else None, draws_as_one=draws_as_one,
         gradients=[replace(marked, variable=variables.name_of(variable)) for variable, marked in trace.gradients],
         updates=trace.updated, sums=trace.sums, maxima=trace.maxima, gathers=trace.gathers,
         weighting=trace.weighting, concat_outputs=concat,
@@ -270,22 +256,23 @@ def _captured(
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)
     plain = [None if tf.is_tensor(value) else value for value in flat]
-    returned = [(index, spec_of(flat[index]), len(parts)) for index, parts in zip(tensors, trace.outputs, strict=True)]
+    specs_of_results = [(index, composites.spec_of(flat[index])) for index in tensors]
+    counts_of_parts = list(map(len, trace.outputs))
 
     def rebuild(values: Sequence[Any]) -> Any:
         leaves, remaining = list(plain), iter(values)
-        for index, spec, count in returned:
-            leaves[index] = result_of(spec, [next(remaining) for _ in range(count)])
+        for (index, spec), count in zip(specs_of_results, counts_of_parts, strict=True):
+            leaves[index] = composites.result_of(spec, [next(remaining) for _ in range(count)])
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = with_longest(combined_as_written(traced))
     own = own_steps.OwnLosses(trace)
-    followed = mixing.followed(traced, trace.seen, trace.differentiated, own)
+    followed = mixing.followed(traced, trace.seen, trace.unweighted, own)
+    if not degrees and any(map(any, followed.degrees)):
+        # Only the finished trace tells how the terms of these numbers count.
+        return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one, followed.degrees)
     counts = own.counts(followed.found.state_of)
-    if (more := decided.more(followed, counts.adds)) != decided:
-        # Only the finished trace tells how these losses count.
-        return _captured(model, step, data, specs, concat, fused_kernels, more)
-    traced = replace(traced, added_up=counts.added_up, counted=counts.counted)
+    traced = replace(traced, added_up=counts.added_up, counted={**counts.counted, **followed.counted})
     item = capture(traced, followed.joined)
     require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
@@ -299,7 +286,7 @@ def _captured(
     draws = explicit_draws(item, partial(place_of_draw, list(model._flatten_layers())))
     notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
-    two = along_two_axes(graph, inputs, traced.outputs) if concat and not any(is_part) else ()
+    two = along_two_axes(graph, inputs, traced.outputs) if concat and not traced.parts else ()
     return CapturedStep(item, rebuild, entries, other_notes, notes, source_lines(graph, trace.updated), owner, two)
 
 
@@ -330,7 +317,7 @@ def _require_used(model: Any, step: Callable[[Any], Any], trace: Trace) -> None:
 
 
 def _trace(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_kernels: bool, decided: Decided,
+    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], fused_kernels: bool, degrees: Degrees,
 ) -> tuple[Any, Trace]:
     """One concrete function of the step, and the records of its hooks.
 
@@ -343,20 +330,18 @@ def _trace(
         *tensors, examples, total, replica = arguments
         trace = Trace(
             tf.compat.v1.get_default_graph(), examples, total, replica, _is_built(model), ranges_of(model),
-            of_whole_batch=decided.of_whole_batch, adds=decided.adds, degrees=decided.degrees,
+            degrees=degrees,
         )
         passes.append(trace)
-        remaining = iter(packed(specs, tensors))
+        remaining = iter(composites.packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
         with _hooks(model, trace, fused_kernels), own_steps.recorded_in(model, step, trace):
             trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
-        trace.outputs = [parts_of_result(leaf) for leaf in keras.tree.flatten(trace.result) if tf.is_tensor(leaf)]
+        results = filter(tf.is_tensor, keras.tree.flatten(trace.result))
+        trace.outputs = list(map(composites.parts_of_result, results))
         return list(chain.from_iterable(trace.outputs))
 
-    flat = chain.from_iterable(map(component_specs, specs))
-    named = [tf.TensorSpec(spec.shape, spec.dtype, name=f"input_{index}") for index, spec in enumerate(flat)]
-    counts = [tf.TensorSpec((), tf.float64, name) for name in ("examples", "total")]
-    signature = [*named, *counts, tf.TensorSpec((), tf.int32, "replica")]
+    signature = composites.signature_of(specs)
     try:
         traced = concrete_function(function, signature, lambda: passes[-1].refusal if passes else None)
     finally:

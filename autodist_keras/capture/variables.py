@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from autodist_core.capture import unused, variable_of
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Variable
 from autodist_core.training import Entry
@@ -45,12 +46,12 @@ class ModelVariables:
         for prefix, variables in groups:
             for variable in variables:
                 if id(tf_variable_of(variable)) not in self._names:
-                    name = _unused(prefix + _path(model, variable), used)
+                    name = unused(prefix + _path(model, variable), used)
                     self._names[id(tf_variable_of(variable))] = name
                     entries.append(Entry(_spec(name, variable, _KINDS[prefix]), tf_variable_of(variable)))
         for variable in captured:
             if id(variable) not in self._names:
-                name = _unused("captured/" + variable.name.partition(":")[0], used)
+                name = unused("captured/" + variable.name.partition(":")[0], used)
                 self._names[id(variable)] = name
                 entries.append(Entry(_spec(name, variable, "model"), variable))
         self.entries = tuple(entries)
@@ -88,15 +89,6 @@ def _title(variable: Any) -> str:
     return title
 
 
-def _unused(name: str, used: set[str]) -> str:
-    candidate, count = name, 0
-    while candidate in used:
-        count += 1
-        candidate = f"{name}_{count}"
-    used.add(candidate)
-    return candidate
-
-
 def _require_added_up(metric: Any) -> None:
     """Raise a SeamError if the variables of Keras's own Sum or Mean do not declare that replicas add them up."""
     own = [metric.total] if type(metric) is keras.metrics.Sum else []
@@ -110,16 +102,10 @@ def _spec(name: str, variable: Any, kind: str) -> Variable:
     tf_variable = tf_variable_of(variable)
     if tf_variable is None or not tf_variable.shape.is_fully_defined():
         raise CaptureError(f"variable {name!r} has no fixed shape yet; build the model, or pass data.")
-    # The states of keras.random.SeedGenerator and of tf.random.Generator.
-    if name.rpartition("/")[2].startswith(("seed_generator_state", "StateVar")):
-        kind = "seed"
     aggregation = variable.aggregation
     if not isinstance(aggregation, str):
         aggregation = aggregation.name.lower()
-    return Variable(
-        name, tuple(tf_variable.shape.as_list()), tf_variable.dtype.base_dtype.name, trainable=False,
-        aggregation=aggregation or "none", kind=kind,
-    )
+    return variable_of(name, tf_variable, kind, aggregation or "none")
 
 
 def is_sparse_layer_variable(model: Any, variable: Any) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from autodist_core.capture.gradients import recorded
+from autodist_core.capture.gradients.recording import recorded
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import VARIABLE_HANDLE
 

@@ -13,27 +13,20 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis.flow import follow
 from autodist_core.capture.batch_axis.states.state import Kind, State
-from autodist_core.capture.traced import Traced
+from autodist_core.capture.gradients.example import recorded_trace
 
 
-def shown(function: Callable[[Any], Any], *shape: int | None, dtype: Any = "float32") -> str:
+def shown(function: Callable[[Any], Any], *shape: int | None, dtype: Any = tf.float32) -> str:
     """Return what is known of a function's results for batches of a shape, which is (None, 3) unless it is given.
 
     >>> shown(lambda x: (tf.reduce_sum(x), tf.shape(x)[0], tf.transpose(x)))
     'a sum over the examples, the number of examples, rows along axis 1'
     """
-    specs = [tf.TensorSpec(shape or (None, 3), dtype), *[tf.TensorSpec((), tf.float64)] * 2]
-    results: list[Any] = []
-
-    def traced_function(batch: Any, *_: Any) -> None:
-        results.extend(tf.nest.flatten(function(batch)))
-
-    graph = tf.function(traced_function, autograph=False).get_concrete_function(*specs).graph
-    batch, examples, total = graph.inputs[:3]
-    found = follow(Traced(graph, (), [batch], results, examples, total), {})
+    traced, _ = recorded_trace(function, shape or (None, 3), dtype)
+    found = follow(traced, {})
     notes = [f"{each.operation.type} {each.what}" for each in found.couplings]
     notes += [f"{operation.type} is not decided" for operation, _ in found.undecided]
-    return "; ".join([", ".join(map(_words, map(found.state_of, results))), *notes])
+    return "; ".join([", ".join(map(_words, map(found.state_of, traced.outputs))), *notes])
 
 
 def _words(state: State) -> str:

@@ -35,7 +35,7 @@ class Recorded:
 
     >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
     >>> kernel = tf.Variable(tf.ones((3, 1)))
-    >>> (gradient,) = recorded_trace(example_loop(kernel))[2].found[0].gradients
+    >>> (gradient,) = recorded_trace(example_loop(kernel))[1].found[0].gradients
     >>> gradient.variable is kernel, [marker.op.name for marker in gradient.markers]
     (True, ['gradient'])
     """
@@ -61,7 +61,7 @@ class Differentiation:
 
     >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
     >>> kernel = tf.Variable(tf.ones((3, 1)))
-    >>> (call,) = recorded_trace(example_loop(kernel))[2].found
+    >>> (call,) = recorded_trace(example_loop(kernel))[1].found
     >>> [target.op.name for target in call.targets], [seed.op.name for seed in call.seeds], len(call.gradients)
     (['Mean'], ['seed'], 1)
     """
@@ -88,7 +88,7 @@ class OfExamples:
     ...         tape.watch(x)
     ...         loss = tf.reduce_sum(x * x, name="loss")
     ...     return tape.gradient(loss, x)
-    >>> (found,) = recorded_trace(slope)[2].by_examples
+    >>> (found,) = recorded_trace(slope)[1].by_examples
     >>> found.source.op.name, [target.op.name for target, _ in found.targets]
     ('x', ['loss'])
     """
@@ -107,7 +107,7 @@ class Recording:
 
     >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
     >>> kernel = tf.Variable(tf.ones((3, 1)))
-    >>> recording = recorded_trace(example_loop(kernel))[2]
+    >>> recording = recorded_trace(example_loop(kernel))[1]
     >>> [variable is kernel for _, variable in recording.variables.values()], len(recording.found)
     ([True], 1)
     """
@@ -123,8 +123,6 @@ class Recording:
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
     marks: bool = True
     """Whether gradients get markers, and gradients that get none are refused."""
-    begins: bool = True
-    """Whether tapes begin with a seed for each term of a loss, where they differentiate with respect to variables."""
     known: Sequence[tuple[Any, Any]] = ()
     """Tensors that the front knows, with their states. They are terms of a loss that stay whole."""
     leaves: Callable[[Sequence[Any]], bool] = lambda targets: False
@@ -288,26 +286,10 @@ def _gradient(
     of_tape: Any, self: Any, target: Any, sources: Any, output_gradients: Any = None,
     unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
 ) -> Any:
-    flat, recording = tf.nest.flatten(sources), _current.get()
-    if recording is not None:
-        recording.note_handed_in(output_gradients)
-    if recording is None or not (recording.applies_here(flat) or recording.is_here()):
-        if recording is not None:
-            recording.elsewhere = True
-        return of_tape(self, target, sources, output_gradients, unconnected_gradients)
-    whole = tf.nest.flatten(target)
-    if recording.leaves(whole):
-        return of_tape(self, target, sources, output_gradients, unconnected_gradients)
-    if not recording.begins and recording.applies_here(flat):
-        found = of_tape(self, target, sources, output_gradients, unconnected_gradients)
-        recording.marked(whole, _given(whole, output_gradients), flat, tf.nest.flatten(found))
-        return found
-    targets, seeds = _terms(whole, output_gradients, flat, recording.known)
-    found = tf.nest.flatten(of_tape(self, targets, sources, seeds, unconnected_gradients))
-    recording.note_examples(targets, seeds or (), flat)
-    found = recording.noted(targets, seeds or (), flat, found) if recording.is_here() else found
-    marked = recording.marked(targets, seeds or (), flat, found)
-    return tf.nest.pack_sequence_as(sources, marked)
+    def compute(targets: Any, given: Any) -> Any:
+        return of_tape(self, targets, sources, given, unconnected_gradients)
+
+    return _differentiated(compute, target, sources, output_gradients, of_tensors=True)
 
 
 def _jacobian(of_tape: Any, self: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
@@ -325,26 +307,37 @@ def _jacobian(of_tape: Any, self: Any, target: Any, sources: Any, *rest: Any, **
 
 
 def _gradients(of_graph: Any, ys: Any, xs: Any, grad_ys: Any = None, *rest: Any, **named: Any) -> Any:
-    recording = _current.get()
-    flat = list(xs) if isinstance(xs, list | tuple) else [xs]
-    if recording is None or not recording.applies_here(flat):
-        if recording is not None and recording.is_here():  # loops and conditionals differentiate graphs of their own
-            recording.elsewhere = True
-        return of_graph(ys, xs, grad_ys, *rest, **named)
-    recording.note_handed_in(grad_ys)
-    whole = list(ys) if isinstance(ys, list | tuple) else [ys]
+    def compute(targets: Any, given: Any) -> Any:
+        return of_graph(targets, xs, given, *rest, **named)
+
+    # Loops and conditionals differentiate graphs of their own, with respect to tensors.
+    return _differentiated(compute, ys, xs if isinstance(xs, list | tuple) else [xs], grad_ys, of_tensors=False)
+
+
+def _differentiated(
+    compute: Callable[[Any, Any], Any], target: Any, sources: Any, given: Any, of_tensors: bool
+) -> Any:
+    """What `compute` gives of targets and of what differentiation begins with, recorded if it is to be.
+
+    `of_tensors` says that gradients are recorded, too, that are about tensors alone.
+    """
+    flat, recording = tf.nest.flatten(sources), _current.get()
+    if recording is None:
+        return compute(target, given)
+    recorded = recording.applies_here(flat)
+    if recorded or of_tensors:
+        recording.note_handed_in(given)
+    if not recorded and not (of_tensors and recording.is_here()):
+        recording.elsewhere |= of_tensors or recording.is_here()
+        return compute(target, given)
+    whole = tf.nest.flatten(target)
     if recording.leaves(whole):
-        return of_graph(ys, xs, grad_ys, *rest, **named)
-    if not recording.begins:
-        found = of_graph(ys, xs, grad_ys, *rest, **named)
-        recording.marked(whole, _given(whole, grad_ys), flat, found)
-        return found
-    targets, seeds = _terms(whole, grad_ys, flat, recording.known)
-    return recording.marked(targets, seeds or (), flat, of_graph(targets, xs, seeds, *rest, **named))
-
-
-def _given(targets: Sequence[Any], given: Any) -> list[Any]:
-    return [None] * len(targets) if given is None else tf.nest.flatten(given)
+        return compute(target, given)
+    targets, seeds = _terms(whole, given, flat, recording.known)
+    found = tf.nest.flatten(compute(targets, seeds))
+    recording.note_examples(targets, seeds or (), flat)
+    found = recording.noted(targets, seeds or (), flat, found) if recording.is_here() else found
+    return tf.nest.pack_sequence_as(sources, recording.marked(targets, seeds or (), flat, found))
 
 
 def _terms(
@@ -358,7 +351,7 @@ def _terms(
         return list(targets), given
     tensors: list[Any] = []
     seeds: list[Any] = []
-    firsts = _given(targets, given)
+    firsts = [None] * len(targets) if given is None else tf.nest.flatten(given)
     is_fixed = without(_operations_of(sources))
     ends = {id(each) for each in (*sources, *(tensor for tensor, _ in known))}
     for target, first in zip(targets, firsts, strict=True):

@@ -138,7 +138,7 @@ def sums_of_two_kinds(
 ) -> tuple[dict[int, Any], dict[str, Counted]]:
     """Make new outputs for those with terms of several kinds, by index; and how the terms count.
 
-    >>> from autodist_core.capture.gradients import terms_of
+    >>> from autodist_core.capture.gradients.terms import terms_of
     >>> with tf.Graph().as_default():
     ...     loss = tf.identity(tf.constant(6.0, name="total") + tf.constant(1.0, name="penalty"))
     ...     states = {"total": State(Kind.SUM, degree=1), "penalty": State(Kind.ALIKE)}

@@ -16,18 +16,14 @@ import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
 from autodist_core.capture.batch_axis import Kind, State, follow, joined, sentences, to_be_joined
-from autodist_core.capture.gradients import (
-    Differentiation,
-    Recording,
-    Term,
-    factors,
+from autodist_core.capture.gradients.recording import Differentiation, Recording
+from autodist_core.capture.gradients.terms import Term, factors, terms_of, without
+from autodist_core.capture.gradients.weighing import (
     means_of_examples,
     of_gradients_by,
     seeded,
     sums_of_two_kinds,
-    terms_of,
     weighed,
-    without,
 )
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
@@ -43,14 +39,7 @@ from autodist_core.step.graph_item import Joined
 
 @dataclass(frozen=True)
 class Decided:
-    """A traced step, how its results become one, and the plan's notes on it.
-
-    >>> from autodist_core.capture.gradients.example import example_loop
-    >>> from autodist_core.loops.example import traced_loop
-    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
-    >>> decided = decided_for_whole_batch(*traced_loop(example_loop(kernel), kernel))
-    >>> decided.joined, decided.notes
-    ((Joined(tensor='Identity', how='mean', axis=0),), ())
+    """A traced step, how its results become one, and the plan's notes on it. `decided_for_whole_batch` has an example.
     """
 
     traced: Traced
@@ -73,11 +62,10 @@ def decided_for_whole_batch(
     Of what it has `reduced` over the replicas, a value that is the same on all replicas is its own sum, as on one
     device. Keras's optimizers reduce gradients, which may have been added up in variables.
 
-    >>> from autodist_core.loops.example import traced_loop
-    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
-    >>> def step(x):
-    ...     return tf.reduce_sum(x @ kernel), tf.reduce_mean(x @ kernel), x @ kernel
-    >>> [each.how for each in decided_for_whole_batch(*traced_loop(step, kernel)).joined]
+    >>> from autodist_core.capture.gradients.example import recorded_trace
+    >>> traced, recording = recorded_trace(lambda x: (tf.reduce_sum(x), tf.reduce_mean(x), 2.0 * x))
+    >>> decided = decided_for_whole_batch(traced, Updates((), {}, (), frozenset()), recording)
+    >>> [each.how for each in decided.joined]
     ['sum', 'mean', 'rows']
     """
     losses = _losses(updates.differentiations)
@@ -154,13 +142,11 @@ def decided_for_each_replica(
     batch, times the number of replicas. `returned` computed the gradients of which results are made.
     `again` says how values in the updates count that are added up twice.
 
-    >>> from autodist_core.capture.gradients.example import example_loop
-    >>> from autodist_core.loops.example import traced_loop
-    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
-    >>> traced, updates, _ = traced_loop(example_loop(kernel), kernel)
+    >>> from autodist_core.capture.gradients.example import recorded_trace
+    >>> traced, updates = recorded_trace(tf.reduce_sum)[0], Updates((), {}, (), frozenset())
     >>> decided = decided_for_each_replica(traced, updates, returned=(), sums=(), again={}, replicas=2)
-    >>> [each.how for each in decided.joined], len(decided.traced.added_up)
-    (['each'], 1)
+    >>> [each.how for each in decided.joined]
+    ['each']
     """
     losses = _losses({id(each): each for each in (*updates.differentiations, *returned)}.values())
     found = follow(traced, {})

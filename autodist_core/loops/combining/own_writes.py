@@ -27,10 +27,9 @@ def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
     """Raise a CaptureError for the first write of a value that has a part for each example of the batch.
 
     >>> from autodist_core.capture.batch_axis import State
-    >>> from autodist_core.loops.example import traced_loop
-    >>> kept = tf.Variable(tf.zeros((4, 3)), name="kept")
-    >>> _, updates, _ = traced_loop(lambda x: kept.assign(x), kept)
-    >>> require_no_rows([(updates.own_writes[0], State(Kind.ROWS, axes=(0,)))])
+    >>> with tf.Graph().as_default():
+    ...     write = tf.Variable(tf.zeros((4, 3))).assign(tf.ones((4, 3))).op
+    >>> require_no_rows([((write, "kept"), State(Kind.ROWS, axes=(0,)))])
     Traceback (most recent call last):
     autodist_core.errors.CaptureError: variable 'kept' is written by ... with a value for each example of the batch ...
     """
@@ -48,10 +47,10 @@ def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
 def require_combined(writes: Iterable[tuple[Any, str]], added: Iterable[tuple[Addition, State]]) -> None:
     """Raise a CaptureError for the first such write. `writes` has the operations that write, with their variables.
 
-    >>> from autodist_core.loops.example import traced_loop
-    >>> rows = tf.Variable(tf.zeros((4, 3)), name="rows")
-    >>> traced, updates, _ = traced_loop(lambda x: rows.scatter_add(tf.IndexedSlices(x[:1], [0])), rows)
-    >>> require_combined(updates.own_writes, [])
+    >>> with tf.Graph().as_default():
+    ...     rows = tf.Variable(tf.zeros((4, 3)))
+    ...     write = tf.raw_ops.ResourceScatterAdd(resource=rows.handle, indices=[0], updates=tf.ones((1, 3)))
+    >>> require_combined([(write, "rows")], [])
     Traceback (most recent call last):
     autodist_core.errors.CaptureError: variable 'rows' is written in place by 'ResourceScatterAdd' ...
     """
@@ -82,10 +81,9 @@ def require_averaged(
     what is a sum over the examples. `added` are the additions with their states, and `uncombined` the writes that a
     mean does not combine.
 
-    >>> from autodist_core.loops.example import traced_loop
-    >>> seen = tf.Variable(0, name="seen")
-    >>> traced, updates, _ = traced_loop(lambda x: seen.assign_add(tf.shape(x)[0]), seen)
-    >>> require_averaged(updates.own_writes, {"seen": traced.sources[0].variable}, [], [])
+    >>> with tf.Graph().as_default():
+    ...     write = tf.Variable(0).assign_add(1).op
+    >>> require_averaged([(write, "seen")], {"seen": Variable("seen", (), "int32")}, [], [])
     Traceback (most recent call last):
     autodist_core.errors.CaptureError: variable 'seen' is written by ..., and it is not known how the replicas' values
         become one. Declare how they do: ...

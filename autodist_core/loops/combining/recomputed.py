@@ -19,18 +19,7 @@ from autodist_core.step.index import Touch
 
 @dataclass(frozen=True)
 class Recomputed:
-    """The operations that run once more, by name.
-
-    >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import traced_loop
-    >>> total = tf.Variable(0.0, name="total")
-    >>> def step(x):
-    ...     total.assign_add(tf.reduce_sum(x))
-    ...     return x - total
-    >>> found = find_recomputed(traced_loop(step, total)[0])
-    >>> [tensor.name for tensor in found.given]
-    ['x:0']
-    """
+    """The operations that run once more, by name. `find_recomputed` finds them, and has an example."""
 
     operations: Mapping[str, Any]
     given: tuple[Any, ...]
@@ -43,13 +32,14 @@ def find_recomputed(traced: Traced) -> Recomputed:
     """Find the operations of a step that run once more for the whole batch.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import traced_loop
-    >>> total = tf.Variable(0.0, name="total")
+    >>> from autodist_core.capture.gradients.example import recorded_trace
+    >>> total = tf.Variable(0.0)
     >>> def step(x):
     ...     total.assign_add(tf.reduce_sum(x))
     ...     return x - total
-    >>> sorted(operation.type for operation in find_recomputed(traced_loop(step, total)[0]).operations.values())
-    ['Identity', 'ReadVariableOp', 'Sub']
+    >>> found = find_recomputed(recorded_trace(step, total=total)[0])
+    >>> sorted(operation.type for operation in found.operations.values()), [tensor.name for tensor in found.given]
+    (['Identity', 'ReadVariableOp', 'Sub'], ['x:0'])
     """
     operations, touches = traced.graph.get_operations(), touches_of(traced.graph.get_operations(), traced.handles)
     seeds = {variable.name for variable in traced.captured.values() if variable.kind == "seed"}

@@ -25,16 +25,7 @@ _BEHIND = {"Identity", "Cast"}
 
 @dataclass(frozen=True)
 class Addition:
-    """One addition to a variable.
-
-    >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import traced_loop
-    >>> total = tf.Variable(0.0, name="total")
-    >>> traced = traced_loop(lambda x: total.assign_add(tf.reduce_sum(x, name="sum")), total)[0]
-    >>> (found,) = additions(traced)
-    >>> found.variable.name, found.operation.type, found.added.op.name
-    ('total', 'AssignAddVariableOp', 'sum')
-    """
+    """One addition to a variable. `additions` finds them, and has an example."""
 
     variable: Variable
     operation: Any
@@ -53,12 +44,10 @@ class Addition:
 def additions(traced: Traced) -> list[Addition]:
     """The additions outside the updates.
 
-    >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import traced_loop
-    >>> total = tf.Variable(0.0, name="total")
-    >>> traced = traced_loop(lambda x: total.assign(total + tf.reduce_sum(x)), total)[0]
-    >>> [each.operation.type for each in additions(traced)]
-    ['AddV2']
+    >>> from autodist_core.capture.example import example_traced
+    >>> (found,) = additions(example_traced())
+    >>> found.variable.name, found.operation.type, found.added.op.type
+    ('total', 'AssignAddVariableOp', 'Mul')
     """
     return [
         addition for operation in traced.graph.get_operations() if operation.name not in traced.updates
@@ -91,10 +80,8 @@ def _behind(operation: Any) -> Any:
 def counted(found: Iterable[tuple[Addition, State]]) -> dict[str, Counted]:
     """How each addition counts that does not count as it is, by the operation's name, from the state of what is added.
 
-    >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import traced_loop
-    >>> batches = tf.Variable(0.0, name="batches", aggregation=tf.VariableAggregation.SUM)
-    >>> (found,) = additions(traced_loop(lambda x: batches.assign_add(1.0), batches)[0])
+    >>> from autodist_core.capture.example import example_traced
+    >>> (found,) = additions(example_traced())
     >>> [each.power for each in counted([(found, State(Kind.ALIKE))]).values()]
     [1]
     """

@@ -18,7 +18,8 @@ from typing import Any
 
 from autodist_core.capture import Traced, computed_from, reached_from, sources
 from autodist_core.capture.batch_axis import REDUCED, Kind, Known, State, follow
-from autodist_core.capture.gradients import Recording, seeded
+from autodist_core.capture.gradients.recording import Recording
+from autodist_core.capture.gradients.weighing import seeded
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Counted
 from autodist_core.loops.combining.joining import word
@@ -34,11 +35,11 @@ def with_totals(
     """The step with such operations in `totals`. `losses` are tensors that are differentiated, each with its seed.
 
     >>> import tensorflow as tf
+    >>> from autodist_core.capture.gradients.example import recorded_trace
     >>> from autodist_core.loops.combining.recomputed import find_recomputed
-    >>> from autodist_core.loops.example import traced_loop
     >>> def ratio(x):
     ...     return tf.reduce_sum(x, name="number") / tf.reduce_sum(x * x, name="squares"), tf.reduce_max(x)
-    >>> traced, _, recording = traced_loop(ratio)
+    >>> traced, recording = recorded_trace(ratio)
     >>> [each.name for each in with_totals(traced, recording, (), {}, find_recomputed(traced)).totals]
     ['number', 'squares']
     """

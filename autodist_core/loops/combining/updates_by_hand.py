@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autodist_core.capture import reached_from, sources
-from autodist_core.capture.gradients import Differentiation
+from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.traced import Traced
 from autodist_core.loops.nested_markers import is_reduced
 from autodist_core.plan import INEXACT
@@ -29,10 +29,11 @@ def averaged_by_hand(traced: Traced, found: Sequence[Differentiation]) -> Iterat
     """The notes on variables with the aggregation MEAN that a function updates by hand.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.gradients.example import example_loop
-    >>> from autodist_core.loops.example import traced_loop
-    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel", aggregation=tf.VariableAggregation.MEAN)
-    >>> traced, updates, recording = traced_loop(example_loop(kernel), kernel)
+    >>> from dataclasses import replace
+    >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
+    >>> kernel = tf.Variable(tf.ones((3, 1)), aggregation=tf.VariableAggregation.MEAN)
+    >>> traced, recording = recorded_trace(example_loop(kernel), kernel=kernel)
+    >>> traced = replace(traced, updates={"AssignSubVariableOp": 0})
     >>> [note.partition(",")[0] for note in averaged_by_hand(traced, recording.found)]
     ["not exact: variable 'kernel' has the aggregation MEAN"]
     """
@@ -56,9 +57,9 @@ def summed_with_itself(traced: Traced) -> Iterator[str]:
     """The notes on variables with the aggregation SUM to which a function assigns something made of their own value.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import traced_loop
-    >>> seen = tf.Variable(0.0, name="seen", aggregation=tf.VariableAggregation.SUM)
-    >>> traced, _, _ = traced_loop(lambda x: seen.assign(seen + tf.reduce_sum(x)), seen)
+    >>> from autodist_core.capture.gradients.example import recorded_trace
+    >>> seen = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
+    >>> traced, _ = recorded_trace(lambda x: seen.assign(seen + tf.reduce_sum(x)), seen=seen)
     >>> [note.partition(",")[0] for note in summed_with_itself(traced)]
     ["not exact: variable 'seen' has the aggregation SUM"]
     """

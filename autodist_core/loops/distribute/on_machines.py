@@ -13,15 +13,8 @@ import tensorflow as tf
 
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import (
-    KEPT_VARIABLE,
-    SMALL_GRAPH,
-    DataPipeline,
-    DrawnBatch,
-    DrawnRows,
-    kept_limit,
-    travelling,
-)
+from autodist_core.runtime.data_pipelines import DataPipeline, DrawnBatch, DrawnRows, travelling
+from autodist_core.runtime.kept_bytes import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
 from autodist_core.step.graph_item import format_bytes
 
 _MARK = "_autodist_slice"

@@ -11,13 +11,12 @@ values that are added up. A function adds each replica's own gradient to a varia
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.capture import inputs_first, touches_of
-from autodist_core.capture.gradients import Differentiation
+from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.tape import draws
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
@@ -30,73 +29,6 @@ _OWN, _SUMMED, _BATCH = "own", "summed", "batch"
 """What a value is made of: the replica's own gradients, sums over the replicas, other values of the batch."""
 _ADDING = {"Add", "AddV2", "AddN", "Sub", "ConcatV2", "Pack"}
 _ADDITIONS = {"AssignAddVariableOp", "AssignSubVariableOp"}
-
-
-@dataclass(frozen=True)
-class Sums:
-    """How the markers of one function count, by name, and what its variables hold.
-
-    >>> Sums({}, own=frozenset({"total"}), summed=frozenset(), multiplied=frozenset()).only_added
-    frozenset()
-    """
-
-    counted: Mapping[str, Counted]
-    """The markers that are not added up: their values are the sums already, and count once, or they are the same on all
-    replicas, in a function without gradients."""
-    own: frozenset[str]
-    """The variables that get the replicas' own gradients, by name."""
-    summed: frozenset[str]
-    """The variables that get sums over the replicas."""
-    multiplied: frozenset[str]
-    """The variables of which values are made that are added up as what is the same on all replicas."""
-    only_added: frozenset[str] = frozenset()
-    """The variables that updates add the replicas' own gradients to, and that the function does not write besides."""
-
-
-def find_sums(
-    graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
-    batch: Collection[str], updates: Collection[str], known: Accumulated, replicas: int, combined: Collection[str] = (),
-) -> Sums:
-    """How the markers count that add up over the replicas: outside the updates, and there if they are sums already.
-
-    `variables` has the names of variables by those of the operations of their handles. `gradients` are the markers of
-    gradients, and `batch` the placeholders of each replica's own values, by name. `combined` are the variables that add
-    up over the replicas what is written to them: they hold sums.
-
-    >>> import tensorflow as tf
-    >>> total = tf.Variable(1.0)
-    >>> @tf.function
-    ... def apply():
-    ...     return tf.identity(total / 2.0, name="sum")
-    >>> graph = apply.get_concrete_function().graph
-    >>> handles, marker = {graph.captures[0][1].op.name: "total"}, graph.get_operation_by_name("sum").outputs[0]
-    >>> for own in (set(), {"total"}):
-    ...     found = find_sums(graph, handles, (), [marker], (), (), Accumulated(own), 2)
-    ...     print({name: counted.times for name, counted in found.counted.items()})
-    {'sum': 2}
-    {'sum': 1}
-    """
-    search = _Search(graph, variables, gradients, markers, batch, known, combined)
-    own, summed = search.run()
-    counted: dict[str, Counted] = {}
-    multiplied: set[str] = set()
-    for marker in markers:
-        name = marker.op.name
-        made_of, read = search.made_of[marker.op.inputs[0].name], search.read[marker.op.inputs[0].name]
-        held = sorted(read & own)
-        if _BATCH in made_of or (name in updates and (not held or _SUMMED in made_of)):
-            continue
-        if held and _SUMMED in made_of:
-            raise CaptureError(
-                f"all_reduce adds up a value that is made of {held[0]!r}, to which run() adds the replicas' own "
-                "gradients, and of sums over the replicas. Reduce the gradients before they are written: "
-                f"{_REMEDY}; an optimizer's apply calls all_reduce, too, so give it the sum divided by "
-                "num_replicas_in_sync."
-            )
-        multiplied |= read if not held else set()
-        if held or (not gradients and marker.dtype.is_floating):
-            counted[name] = Counted(0, marker.dtype.base_dtype, 0, 1 if held else replicas)
-    return Sums(counted, frozenset(own), frozenset(summed), frozenset(multiplied), search.only_added(updates))
 
 
 _REMEDY = 'variable.assign_add(get_replica_context().all_reduce("SUM", gradient))'
@@ -180,8 +112,9 @@ def counted_sums(
 ) -> tuple[dict[str, Counted], list[Entry]]:
     """How the markers count that are not added up over the replicas, by name; and the entries of the variables.
 
-    A variable with the aggregation SUM to which the function adds gradients has one value for all replicas. That is
-    said in its entry, if the variable is `new`: no function was captured with another one.
+    Those outside the updates are among them, and those there that are sums already. `batch` are the placeholders of
+    each replica's own values. A variable with the aggregation SUM to which the function adds gradients has one value
+    for all replicas. That is said in its entry, if the variable is `new`: no function was captured with another one.
 
     >>> total = tf.Variable(1.0, name="total")
     >>> graph = tf.function(lambda: tf.identity(total, name="sum")).get_concrete_function().graph
@@ -198,17 +131,35 @@ def counted_sums(
     handles = {placeholder.op.name: names[id(value)] for value, placeholder in graph.captures if id(value) in names}
     given = [each.handle for call in found for each in call.gradients]
     known.train(names[id(outside.get(id(handle), handle))] for handle in given)
-    sums = find_sums(
-        graph, handles, {marker.op.name for call in found for marker in call.markers}, markers,
-        {tensor.op.name for tensor in batch}, updates.operations, known, replicas,
-        {entry.spec.name for entry in entries if _is_combined_when_written(entry.tf_variable)},
-    )
-    known.learn(sums.own, sums.summed, sums.multiplied)
+    gradients = {marker.op.name for call in found for marker in call.markers}
+    combined = {entry.spec.name for entry in entries if _is_combined_when_written(entry.tf_variable)}
+    search = _Search(graph, handles, gradients, markers, {tensor.op.name for tensor in batch}, known, combined)
+    own, summed = search.run()
+    counted: dict[str, Counted] = {}
+    multiplied: set[str] = set()
+    for marker in markers:
+        name = marker.op.name
+        made_of, read = search.made_of[marker.op.inputs[0].name], search.read[marker.op.inputs[0].name]
+        held = sorted(read & own)
+        if _BATCH in made_of or (name in updates.operations and (not held or _SUMMED in made_of)):
+            continue
+        if held and _SUMMED in made_of:
+            raise CaptureError(
+                f"all_reduce adds up a value that is made of {held[0]!r}, to which run() adds the replicas' own "
+                "gradients, and of sums over the replicas. Reduce the gradients before they are written: "
+                f"{_REMEDY}; an optimizer's apply calls all_reduce, too, so give it the sum divided by "
+                "num_replicas_in_sync."
+            )
+        multiplied |= read if not held else set()
+        # What is held is the sum already, and counts once. A function without gradients gets a multiple of the others.
+        if held or (not gradients and marker.dtype.is_floating):
+            counted[name] = Counted(0, marker.dtype.base_dtype, 0, 1 if held else replicas)
+    known.learn(own, summed, multiplied)
     holding = {
         entry.spec.name for entry in entries if entry.spec.aggregation == "sum" and entry.spec.name in new
-    } & sums.only_added
+    } & search.only_added(updates.operations)
     again = summed_again(markers, slices, updates.operations, found, replicas)
-    once = {name: how for name, how in sums.counted.items() if name in again or name not in updates.operations}
+    once = {name: how for name, how in counted.items() if name in again or name not in updates.operations}
     return {**again, **once}, [
         variables.holding_gradients(entry) if entry.spec.name in holding else entry for entry in entries
     ]

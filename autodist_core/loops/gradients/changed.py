@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from autodist_core.capture import copied, reached_from, sources
 from autodist_core.capture.batch_axis import sentences
-from autodist_core.capture.gradients import Differentiation
+from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.tape import draws
 from autodist_core.plan import INEXACT
 
@@ -72,7 +72,7 @@ class NotLinear(Exception):
 class Changed:
     """What becomes of the gradients that a function has computed so far, and of `sums` of them that are read.
 
-    >>> from autodist_core.capture.gradients import Recorded
+    >>> from autodist_core.capture.gradients.recording import Recorded
     >>> with tf.Graph().as_default():
     ...     gradient, weight = tf.identity(3.0), tf.constant(2.0, name="weight")
     ...     changed = Changed([Differentiation((), (), (Recorded(None, gradient),))], batch=())

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import copied, reached_from, sources
-from autodist_core.capture.gradients import Differentiation
+from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.tape import draws
 
 

@@ -15,7 +15,7 @@ A value that is made of no gradient is the same on all replicas, too: its sum is
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from autodist_core.capture.gradients import Differentiation
+from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 
@@ -58,7 +58,7 @@ class Origins:
     """The sums over the replicas, and the gradients, of which values are made.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.gradients import Recorded
+    >>> from autodist_core.capture.gradients.recording import Recorded
     >>> with tf.Graph().as_default():
     ...     gradient = tf.identity(3.0, name="gradient")
     ...     total, constant = tf.identity(gradient, name="total"), tf.identity(2.0, name="constant")

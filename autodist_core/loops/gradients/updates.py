@@ -23,23 +23,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture import Marked, reached_from, sources, touches_of
-from autodist_core.capture.gradients import Differentiation, Recorded
+from autodist_core.capture.gradients.recording import Differentiation, Recorded
 from autodist_core.capture.tape import draws
 from autodist_core.step.index import Touch
 
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of a traced function.
-
-    >>> import tensorflow as tf
-    >>> from autodist_core.capture.gradients.example import example_loop
-    >>> from autodist_core.loops.example import traced_loop
-    >>> kernel = tf.Variable(tf.ones((3, 1)), name="kernel")
-    >>> updates = traced_loop(example_loop(kernel), kernel)[1]
-    >>> updates.gradients[0].variable, sorted(updates.operations), updates.own_writes
-    ('kernel', ['AssignSubVariableOp', 'gradient', 'mul', 'mul/x'], ())
-    """
+    """The updates of a traced function. `find_updates` makes them, and has an example."""
 
     gradients: tuple[Marked, ...]
     """The gradients that are applied."""
@@ -67,15 +58,15 @@ def find_updates(
     `seeds` names the variables with the states of random generators, which no update has.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.loops.example import traced_loop
-    >>> kernel, seen = tf.Variable(tf.ones((3, 1)), name="kernel"), tf.Variable(0, name="seen")
+    >>> from autodist_core.capture.gradients.example import recorded_trace
+    >>> kernel, seen = tf.Variable(tf.ones((3, 1))), tf.Variable(0)
     >>> def step(x):
     ...     with tf.GradientTape() as tape:
     ...         loss = tf.reduce_mean(x @ kernel)
     ...     kernel.assign_sub(tape.gradient(loss, kernel))
     ...     seen.assign_add(tf.shape(x)[0])
     ...     return loss
-    >>> traced, _, recording = traced_loop(step, kernel, seen)
+    >>> traced, recording = recorded_trace(step, kernel=kernel, seen=seen)
     >>> names = {id(source.handle): source.variable.name for source in traced.sources}
     >>> found = find_updates(traced.graph, recording.found, traced.inputs, lambda handle: names[id(handle)])
     >>> sorted(found.operations), [name for _, name in found.own_writes]
