@@ -18,16 +18,9 @@ from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.tracing import CapturedFunction, as_graph_function
 from autodist_core.plan import INEXACT, Plan
+from autodist_core.reports import step_plan
 from autodist_core.reports.comparison import Explanation, compare
 from autodist_core.reports.rounding import coarsest_type
-from autodist_core.reports.step_plan import (
-    can_draw_as_one,
-    drawing_notes,
-    drawn_anew,
-    inexact_notes,
-    planned,
-    say_inexact,
-)
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
 from autodist_core.training import Steps
@@ -80,7 +73,7 @@ class TracedFunction(ABC):
         if not self._said and self._engine.training.settings.replicas > 1:
             # `verify` compares variables.
             more = self._more if any(note.startswith(INEXACT) for note in captured.notes) else ""
-            self._said = say_inexact(self._name, (*captured.notes, *captured.reported), more)
+            self._said = step_plan.say_inexact(self._name, (*captured.notes, *captured.reported), more)
 
     @abstractmethod
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
@@ -105,7 +98,7 @@ class TracedFunction(ABC):
             if len(strategy.replicas) > 1:
                 yield from (*captured.notes, *captured.reported)
                 yield from filter(None, [refusal])
-                yield from drawing_notes(captured.item)
+                yield from step_plan.drawing_notes(captured.item)
 
         engine, settings, state = self._engine, self._engine.training.settings, self._engine.training.state
         item = captured.item if state is None else engine.admit(state, captured.item)
@@ -116,7 +109,7 @@ class TracedFunction(ABC):
         assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
         if not item.gradients and item is not captured.item:
             assumed = "the function assigns variables that other functions train: their owners do this"
-        return planned(
+        return step_plan.planned(
             item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples,
             settings.resource_spec,
         )
@@ -154,7 +147,7 @@ class TracedFunction(ABC):
         """Let the replicas draw one device's random numbers in this block, as far as they can."""
         training = self._engine.training
         strategy = training.compile_strategy(training.placed_with(captured.item))
-        if not can_draw_as_one(captured.item, strategy, training.settings.share_memory):
+        if not step_plan.can_draw_as_one(captured.item, strategy, training.settings.share_memory):
             yield
             return
         kept, self._steps = self._steps, self._new_steps()
@@ -169,13 +162,13 @@ class TracedFunction(ABC):
         training = self._engine.training
         placed = training.placed_with(captured.item)
         strategy = training.compile_strategy(placed)
-        anew = drawn_anew(captured.item)
+        anew = step_plan.drawn_anew(captured.item)
         if len(strategy.replicas) == 1:
             return Explanation(tuple(anew), (), item=captured.item)
-        own = inexact_notes(placed, strategy, training.settings.share_memory)
+        own = step_plan.inexact_notes(placed, strategy, training.settings.share_memory)
         certain = [note for note in captured.notes if note.startswith(INEXACT)]
         # Replicas' random numbers are no rounding, and no defect.
         return Explanation(
-            (*own, *certain, *drawing_notes(captured.item), *anew),
+            (*own, *certain, *step_plan.drawing_notes(captured.item), *anew),
             tuple(note for note in captured.notes if note not in certain), captured.reported, captured.item,
         )

@@ -27,19 +27,7 @@ from typing import Any, NoReturn
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import (
-    Marked,
-    Source,
-    SourceLines,
-    Traced,
-    capture,
-    combined_as_written,
-    concrete_function,
-    gathering,
-    own_gradient_uses,
-    source_lines,
-    with_longest,
-)
+from autodist_core import capture
 from autodist_core.capture.gradients import Recording
 from autodist_core.errors import CaptureError
 from autodist_core.reports import explicit_draws
@@ -85,7 +73,7 @@ class Trace:
     result: Any = None
     outputs: list[list[Any]] = field(default_factory=list)
     """The tensors of each result. A ragged or sparse one has several."""
-    gradients: list[tuple[Any, Marked]] = field(default_factory=list)
+    gradients: list[tuple[Any, capture.Marked]] = field(default_factory=list)
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
     gathers: list[Any] = field(default_factory=list)
@@ -194,7 +182,7 @@ class CapturedStep:
     """The plan's notes on how the step was captured."""
     notes: mixing_notes.Notes = field(default_factory=mixing_notes.Notes)
     """The plan's notes on computations that mix the examples of a batch."""
-    lines: SourceLines = field(default_factory=SourceLines)
+    lines: capture.SourceLines = field(default_factory=capture.SourceLines)
     """Where the user's code made the operations of the step."""
     owner: Callable[[str], str] = str
     """Says whose an operation is, by its name."""
@@ -238,9 +226,9 @@ def _captured(
     flat = keras.tree.flatten(trace.result)
     tensors = [index for index, value in enumerate(flat) if tf.is_tensor(value)]
     inputs = list(chain.from_iterable(composites.grouped(specs, function.inputs)))
-    traced = Traced(
+    traced = capture.Traced(
         graph=graph,
-        sources=[Source(entry.spec, entry.handle) for entry in variables.entries],
+        sources=[capture.Source(entry.spec, entry.handle) for entry in variables.entries],
         inputs=inputs,
         **composites.roles_of(specs, inputs),
         outputs=list(chain.from_iterable(trace.outputs)),
@@ -265,7 +253,7 @@ def _captured(
             leaves[index] = composites.result_of(spec, [next(remaining) for _ in range(count)])
         return keras.tree.pack_sequence_as(structure, leaves)
 
-    traced = with_longest(combined_as_written(traced))
+    traced = capture.with_longest(capture.combined_as_written(traced))
     own = own_steps.OwnLosses(trace)
     followed = mixing.followed(traced, trace.seen, trace.unweighted, own)
     if not degrees and any(map(any, followed.degrees)):
@@ -273,7 +261,7 @@ def _captured(
         return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one, followed.degrees)
     counts = own.counts(followed.found.state_of)
     traced = replace(traced, added_up=counts.added_up, counted={**counts.counted, **followed.counted})
-    item = capture(traced, followed.joined)
+    item = capture.capture(traced, followed.joined)
     require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
@@ -281,13 +269,14 @@ def _captured(
     # A ragged or sparse result has several outputs.
     results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
     other_notes = (*counts.notes, *mixing_notes.said_of_results(item, results))
-    found = replace(followed.found, of_gradients=own_gradient_uses(followed.found.of_gradients, traced, item))
+    found = replace(followed.found, of_gradients=capture.own_gradient_uses(followed.found.of_gradients, traced, item))
     notes = mixing_notes.notes(model, found, trace.seen, results, other_notes, _place(model, step))
     draws = explicit_draws(item, partial(place_of_draw, list(model._flatten_layers())))
     notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
     two = along_two_axes(graph, inputs, traced.outputs) if concat and not traced.parts else ()
-    return CapturedStep(item, rebuild, entries, other_notes, notes, source_lines(graph, trace.updated), owner, two)
+    lines = capture.source_lines(graph, trace.updated)
+    return CapturedStep(item, rebuild, entries, other_notes, notes, lines, owner, two)
 
 
 def _by_first_read(graph: Any) -> list[Any]:
@@ -343,7 +332,7 @@ def _trace(
 
     signature = composites.signature_of(specs)
     try:
-        traced = concrete_function(function, signature, lambda: passes[-1].refusal if passes else None)
+        traced = capture.concrete_function(function, signature, lambda: passes[-1].refusal if passes else None)
     finally:
         forgotten = [custom_gradients.forget(trace.graph) for trace in passes]
     if passes[-1].weighting and not forgotten[-1]:
@@ -364,7 +353,7 @@ def _hooks(model: Any, trace: Trace, fused_kernels: bool) -> Iterator[None]:
         if fused_kernels:
             hooks.enter_context(normalized(model, trace))
         hooks.enter_context(mixing.watched(model, trace))
-        hooks.enter_context(gathering(lambda value: over_replicas.gathered(value, trace)))
+        hooks.enter_context(capture.gathering(lambda value: over_replicas.gathered(value, trace)))
         yield
 
 

@@ -16,15 +16,9 @@ import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
 from autodist_core.capture.batch_axis import Kind, State, follow, joined, sentences, to_be_joined
+from autodist_core.capture.gradients import weighing
 from autodist_core.capture.gradients.recording import Differentiation, Recording
 from autodist_core.capture.gradients.terms import Term, factors, terms_of, without
-from autodist_core.capture.gradients.weighing import (
-    means_of_examples,
-    of_gradients_by,
-    seeded,
-    sums_of_two_kinds,
-    weighed,
-)
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
 from autodist_core.loops.combining.mixing_notes import said_of, said_of_results
@@ -69,7 +63,7 @@ def decided_for_whole_batch(
     ['sum', 'mean', 'rows']
     """
     losses = _losses(updates.differentiations)
-    known = of_gradients_by(recording.by_examples)
+    known = weighing.of_gradients_by(recording.by_examples)
     again = find_recomputed(traced)
     traced = with_totals(with_longest(traced), recording, losses, known, again)
     found = follow(traced, known, again.alone, [seed for _, seed in losses])
@@ -78,14 +72,15 @@ def decided_for_whole_batch(
     added = [(each, state_of(each.added)) for each in additions(traced)]
     require_no_rows((write, state_of(write[0].inputs[-1])) for write in updates.own_writes)
     require_combined(updates.own_writes, added)
-    of_losses = [(seed, seeded(state_of(target), state_of(seed))) for target, seed in losses]
+    of_losses = [(seed, weighing.seeded(state_of(target), state_of(seed))) for target, seed in losses]
     # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
     over_replicas = bool(traced.sums or traced.gathers)
-    summed, of_seeds = weighed(of_losses, means_of_examples(recording.of_examples, state_of), always=over_replicas)
+    by_examples = weighing.means_of_examples(recording.of_examples, state_of)
+    summed, of_seeds = weighing.weighed(of_losses, by_examples, always=over_replicas)
     by_share = counted(added) | of_seeds
 
     made_for_all = updates.made_of_gradients | again.operations.keys()
-    sums, of_parts = sums_of_two_kinds(traced.outputs, _terms(traced), state_of, made_for_all)
+    sums, of_parts = weighing.sums_of_two_kinds(traced.outputs, _terms(traced), state_of, made_for_all)
     hows = joins(traced.outputs, state_of, made_for_all, sums)
     inside = (*_joined_inside(traced, state_of), *given_to_all(again.given, state_of))
     averaged = [
