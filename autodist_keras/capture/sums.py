@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
 from autodist_core.capture.batch_axis import Kind, State, mean_over_examples
-from autodist_core.capture.gradients import Term, factors, state_of_term, terms_of, without
+from autodist_core.capture.gradients import Term, state_of_term, sum_of, terms_of, without
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ def counted(value: Any, trace: Any) -> Any:
     degrees = trace.degrees[place] if place < len(trace.degrees) else ()
     if not any(degrees):
         return tf.identity(value)  # Keras's reduction of it, of which the state is known, may be the number itself
-    ones = factors(number.terms, tf.ones([], value.dtype), casts=False)
-    result = tf.add_n([
-        tf.cast(term.tensor, value.dtype) * factor * (trace.inverse_share(value.dtype) ** (degree or 0))
-        for term, factor, degree in zip(number.terms, ones, degrees, strict=True)
-    ])
+    counted_once = [
+        tf.cast(term.tensor, value.dtype) * trace.inverse_share(value.dtype) ** (degree or 0)
+        for term, degree in zip(number.terms, degrees, strict=True)
+    ]
+    result = sum_of(number.terms, counted_once, value.dtype)
     if None not in degrees:
         trace.seen.known.append((result, mean_over_examples(result.op)))
     return tf.identity(result)

@@ -157,3 +157,16 @@ def factors(terms: Sequence[Term], first: Any, casts: bool = True) -> list[Any]:
         return found
 
     return [factor(term) for term in terms]
+
+
+def sum_of(terms: Sequence[Term], tensors: Sequence[Any], dtype: Any) -> Any:
+    """The part of a number of this type that some of its terms make, with other tensors in place of theirs.
+
+    >>> with tf.Graph().as_default():
+    ...     number = (tf.constant(1.0) - tf.constant(2.0)) / tf.constant(4.0)
+    ...     first, _ = terms_of(number)
+    ...     float(tf.compat.v1.Session().run(sum_of([first], [2.0 * first.tensor], tf.float32)))
+    0.5
+    """
+    ones = factors(terms, tf.ones([], dtype), casts=False)
+    return tf.add_n([tf.cast(tensor, dtype) * factor for tensor, factor in zip(tensors, ones, strict=True)])

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis import NO_CLAIM, REDUCED, Kind, State
 from autodist_core.capture.gradients.recording import OfExamples
-from autodist_core.capture.gradients.terms import Term, factors
+from autodist_core.capture.gradients.terms import Term, sum_of
 from autodist_core.capture.traced import Counted
 
 
@@ -164,12 +164,7 @@ def sums_of_two_kinds(
             continue
         with output.graph.as_default():
             parts = [tf.identity(term.tensor, name="term") for term in own]
-            one = tf.ones([], output.dtype)
-            scaled = [
-                tf.cast(part, output.dtype) * factor
-                for part, factor in zip(parts, factors(own, one, casts=False), strict=True)
-            ]
-            made[index] = tf.identity(tf.add_n(scaled))
+            made[index] = tf.identity(sum_of(own, parts, output.dtype))
         counted |= _counted(zip(parts, found, strict=True))
     return made, counted
 

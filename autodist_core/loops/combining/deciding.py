@@ -9,7 +9,6 @@ results count as they must, and how the replicas' results become one::
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +17,7 @@ from autodist_core.capture import Traced, combined_as_written, reached_from, sou
 from autodist_core.capture.batch_axis import Kind, State, follow, joined, sentences, to_be_joined
 from autodist_core.capture.gradients import weighing
 from autodist_core.capture.gradients.recording import Differentiation, Recording
-from autodist_core.capture.gradients.terms import Term, factors, terms_of, without
+from autodist_core.capture.gradients.terms import Term, sum_of, terms_of, without
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
 from autodist_core.loops.combining.mixing_notes import said_of, said_of_results
@@ -179,17 +178,12 @@ def _on_idle_replicas(
     hidden: list[Any] = []
     for index, output in enumerate(outputs):
         terms = terms_of(output.op.inputs[0], lambda tensor: bool(tensor.shape.rank == 0))
-        alike = [is_alike(term.tensor, *(by for by, _ in term.numbers)) for term in terms]
+        alike = [term for term in terms if is_alike(term.tensor, *(by for by, _ in term.numbers))]
         if is_alike(output) or output.op.name in made_of_gradients:
             idle.append(index)
-        elif any(alike):
+        elif alike:
             with output.graph.as_default():
-                ones = factors(terms, tf.ones([], output.dtype), casts=False)
-                scaled = [
-                    tf.cast(term.tensor, output.dtype) * factor
-                    for term, factor in compress(zip(terms, ones, strict=True), alike)
-                ]
-                hidden.append(tf.identity(tf.add_n(scaled)))
+                hidden.append(tf.identity(sum_of(alike, [term.tensor for term in alike], output.dtype)))
             idle.append(len(outputs) + len(hidden) - 1)
         else:
             idle.append(None)
