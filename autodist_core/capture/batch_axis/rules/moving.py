@@ -15,6 +15,7 @@ import numpy as np
 
 from autodist_core.capture.batch_axis.rules import arithmetic
 from autodist_core.capture.batch_axis.rules.counting import scaled_by
+from autodist_core.capture.batch_axis.rules.slices import part_of_sizes
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, FIXED, PAIRS, POSITION
 from autodist_core.capture.batch_axis.states.places import OTHER
@@ -297,10 +298,7 @@ def _of_sizes(operation: Any, state: State) -> list[State]:
     if None in counts:
         return [NO_CLAIM] * len(counts)
     firsts = [place - count for place, count in zip(accumulate(counts), counts, strict=True)]
-    return [
-        state.at(state.axis - first) if first <= state.axis < first + count else SAME
-        for first, count in zip(firsts, counts, strict=True)
-    ]
+    return [part_of_sizes(state, first, count) for first, count in zip(firsts, counts, strict=True)]
 
 
 def _cut(flow: Any, operation: Any, state: State) -> list[State] | None:

@@ -63,18 +63,26 @@ def _of_sizes(operation: Any, state: State, begin: Any, shrinks: Any) -> State:
     """Return the state of a part of a shape."""
     if begin is None or len(begin) != 1:
         return NO_CLAIM
-    place, first = state.axes[0], int(begin[0])
+    first = int(begin[0])
     length = operation.inputs[0].shape[0]
     if first < 0:
         if length is None:
             return NO_CLAIM
         first += length
     if shrinks:
-        return State(Kind.SUM, degree=1, outer=state.outer, origin=state.origin) if first == place else SAME
-    count = operation.outputs[0].shape[0] if operation.outputs[0].shape.rank else None
-    if place < first or (count is not None and place >= first + count):
-        return SAME
-    return state.at(place - first)
+        return State(Kind.SUM, degree=1, outer=state.outer, origin=state.origin) if first == state.axis else SAME
+    return part_of_sizes(state, first, operation.outputs[0].shape[0] if operation.outputs[0].shape.rank else None)
+
+
+def part_of_sizes(state: State, first: int, count: int | None) -> State:
+    """Return the state of so many sizes of a shape from the first one on, or of all behind it.
+
+    >>> shape = State(Kind.SIZES, (2,))
+    >>> part_of_sizes(shape, 1, 2).axes, part_of_sizes(shape, 0, 2).kind
+    ((1,), 'alike')
+    """
+    inside = first <= state.axis and (count is None or state.axis < first + count)
+    return state.at(state.axis - first) if inside else SAME
 
 
 def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
