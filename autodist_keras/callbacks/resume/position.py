@@ -78,7 +78,10 @@ class Position:
     @property
     def kind(self) -> str:
         """What sort of data it is."""
-        return _kind(self._x)
+        kinds = {
+            tf.data.Dataset: "tf.data.Dataset", keras.utils.PyDataset: "PyDataset", types.GeneratorType: "generator",
+        }
+        return next((name for kind, name in kinds.items() if isinstance(self._x, kind)), "arrays")
 
     def note_iterator(self, dataset: Any) -> None:
         """Note that Keras makes an iterator of this. Not all are used, and each may draw the seeds of a shuffle."""
@@ -114,10 +117,7 @@ class Position:
 
     def between(self) -> dict[str, Any]:
         """The position between two epochs, where the next one has an iterator of its own."""
-        return {
-            "iterator": None, "taken": 0, "earlier": [*self._takes], "drawn": self._seeds(),
-            "drawn_first": self._drawn_first, "draws": draws(), "rows": None,
-        }
+        return {**self.left(), "iterator": None, "taken": 0, "rows": None}
 
     def prepare(self, saved: dict[str, Any], dataset: Any, epochs: int) -> None:
         """Bring the source to where it was when the saved iterator was made, after so many complete epochs.
@@ -286,13 +286,6 @@ def set_draws(states: tuple[Any, Any]) -> None:
 
 def _is_python(x: Any) -> bool:
     return isinstance(x, keras.utils.PyDataset | types.GeneratorType)
-
-
-def _kind(x: Any) -> str:
-    kinds: tuple[tuple[Any, str], ...] = (
-        (tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"), (types.GeneratorType, "generator"),
-    )
-    return next((name for kind, name in kinds if isinstance(x, kind)), "arrays")
 
 
 def _of_tf_data(dataset: Any) -> Any:
