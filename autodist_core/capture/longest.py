@@ -8,6 +8,7 @@ In: a traced step. Out: the same step with these operations in `longest`. `rewri
 One device pads to the longest example of the batch, and a mean or a convolution over the padded axis depends on that.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from autodist_core.capture.batch_axis import Kind, State, follow
 from autodist_core.capture.batch_axis.rules import ragged
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
+from autodist_core.capture.traversal import reached_from, readers
 
 _PASSING_ON = {"Add", "AddV2", "Cast", "Identity", "Maximum", "Mul", "Sub"}
 """Operations behind which an integer is still a limit."""
@@ -57,13 +59,11 @@ def _counts(operation: Any) -> bool:
     if operation.inputs[0].shape.num_elements() is not None:
         # There is one length for each example, and the number of examples is not known.
         return False
-    waiting, seen = [operation.outputs[0]], set()
-    while waiting:
-        tensor = waiting.pop()
-        for reader in tensor.consumers():
-            if reader.type == "Range" and any(tensor is limit for limit in reader.inputs[1:2]):
-                return True
-            if reader.type in _PASSING_ON and reader.name not in seen:
-                seen.add(reader.name)
-                waiting += reader.outputs
-    return False
+    def passing_on(made: Any) -> Iterator[Any]:
+        return (reader for reader in readers(made) if reader.type in _PASSING_ON)
+
+    limits = [tensor for each in reached_from([operation], passing_on).values() for tensor in each.outputs]
+    return any(
+        reader.type == "Range" and any(tensor is limit for limit in reader.inputs[1:2])
+        for tensor in limits for reader in tensor.consumers()
+    )

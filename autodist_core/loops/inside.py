@@ -70,7 +70,7 @@ class Inside:
     def changed(self) -> Changed:
         """What becomes of the gradients that the function has computed so far."""
         handles = [placeholder for value, placeholder in self.recording.graph.captures if id(value) in self.held]
-        reads = [each.name for handle in handles for each in handle.consumers() if each.type == "ReadVariableOp"]
+        reads = [each.outputs[0] for handle in handles for each in handle.consumers() if each.type == "ReadVariableOp"]
         return Changed(self.recording.found, self.own, reads)
 
     def _counted(self, value: Any) -> tuple[Any, str]:

@@ -11,7 +11,7 @@ normalization, which have a note of their own. Afterwards `autodist_core.capture
 through the traced step.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import Counted, Traced, batch_axis
+from autodist_core.capture import Counted, Traced, batch_axis, reached_from
 from autodist_core.step.graph_item import Joined
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.metric_weights import metrics_of, with_contained
@@ -227,14 +227,10 @@ def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:
     ['Mean', 'Sqrt', 'Const', 'Mul']
     """
     known = {id(tensor) for tensor, _ in seen.known}
-    found: dict[int, Any] = {}
-    remaining = [value]
-    while remaining:
-        tensor = remaining.pop()
-        if id(tensor) not in found and id(tensor) not in known and tensor.shape.rank == 0:
-            found[id(tensor)] = tensor
-            remaining.extend(tensor.op.inputs)
-    places = {operation.name: place for place, operation in enumerate(value.graph.get_operations())}
-    return tuple(sorted(found.values(), key=lambda tensor: places[tensor.op.name]))
 
+    def made_of(tensors: Iterable[Any]) -> Iterator[Any]:
+        return (each.op for each in tensors if each.shape.rank == 0 and id(each) not in known)
 
+    reached = reached_from(made_of([value]), lambda operation: made_of(operation.inputs))
+    made = (operation for operation in value.graph.get_operations() if operation.name in reached)
+    return tuple(tensor for operation in made for tensor in operation.outputs)

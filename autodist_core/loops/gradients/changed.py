@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import copied, reached_from, sources
+from autodist_core.capture import computed_from, copied, reached_from, sources
 from autodist_core.capture.batch_axis import sentences
 from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.tape import draws
@@ -75,28 +75,26 @@ class Changed:
     >>> from autodist_core.capture.gradients.recording import Recorded
     >>> with tf.Graph().as_default():
     ...     gradient, weight = tf.identity(3.0), tf.constant(2.0, name="weight")
+    ...     decayed, scaled, squared = gradient / 2.0 + weight, 4.0 * gradient, tf.square(gradient)
     ...     changed = Changed([Differentiation((), (), (Recorded(None, gradient),))], batch=())
-    ...     changed.added(gradient / 2.0 + weight).op.name, changed.added(4.0 * gradient) is None
-    ...     changed.note(tf.square(gradient)).partition(":")[0]
+    ...     changed.added(decayed).op.name, changed.added(scaled) is None
+    ...     changed.note(squared).partition(":")[0]
     ('weight', True)
     'not exact'
     """
 
-    def __init__(
-        self, found: Sequence[Differentiation], batch: Collection[str], sums: Collection[str] = ()
-    ) -> None:
-        self._markers = {marker.op.name for call in found for marker in call.markers}
-        self._markers.update(sums)
+    def __init__(self, found: Sequence[Differentiation], batch: Collection[str], sums: Sequence[Any] = ()) -> None:
+        markers = [*(marker for call in found for marker in call.markers), *sums]
+        self._markers = {marker.op.name for marker in markers}
         self._batch = batch
         """The placeholders of each replica's own values, by name."""
-        self._behind: dict[str, bool] = {}
-        """Of operations, whether they compute with gradients."""
+        self._behind = computed_from(markers)
+        """The operations that compute with gradients."""
         self._parts: dict[str, Any] = {}
 
     def added(self, value: Any) -> Any:
         """The part of a value that is not computed from gradients; None if there is none."""
-        self._find(value)
-        return self._part(value) if self._behind[value.op.name] else None
+        return self._part(value) if value.op.name in self._behind else None
 
     def note(self, value: Any, once: bool = False) -> str:
         """The note on a value that counts otherwise than under tf.distribute; nothing for other values.
@@ -116,36 +114,18 @@ class Changed:
 
     def note_of_rows(self, values: Any) -> str:
         """The note on the rows of a sparse gradient. The sum has all replicas' rows, so each row counts by itself."""
-        self._find(values)
-        reached = reached_from([values.op], sources, stop=lambda each: not self._behind.get(each.name, False))
+        reached = reached_from([values.op], sources, stop=lambda each: each.name not in self._behind)
         for operation in reached.values():
             if operation.type in _REDUCTIONS and operation.name not in self._markers and _takes_all_rows(operation):
                 return NotLinear(operation).note
         return ""
-
-    def _find(self, value: Any) -> None:
-        """Find out which operations, of those that make a value, compute with gradients."""
-        reached = reached_from([value.op], sources, stop=lambda operation: operation.name in self._behind)
-        waiting = [value.op]
-        while waiting:
-            operation = waiting[-1]
-            if operation.name in self._behind:
-                waiting.pop()
-                continue
-            before = [] if operation.name in self._markers else list(sources(operation))
-            missing = [each for each in before if each.name in reached and each.name not in self._behind]
-            waiting += missing
-            if not missing:
-                self._behind[operation.name] = operation.name in self._markers or any(
-                    self._behind[each.name] for each in before
-                )
 
     def _part(self, tensor: Any) -> Any:
         """The part of a tensor that is computed without gradients, or None if it is zero."""
         operation = tensor.op
         if operation.name in self._markers:
             return None
-        if not self._behind[operation.name]:
+        if operation.name not in self._behind:
             if any(map(self._is_own, reached_from([operation], sources).values())):
                 raise NotLinear(operation, is_added=True)
             return tensor
@@ -164,7 +144,7 @@ class Changed:
         inputs, kind = list(operation.inputs), operation.type
         if kind in _SIZES:
             return None if kind == "ZerosLike" else tensor
-        behind = [position for position, each in enumerate(inputs) if self._behind[each.op.name]]
+        behind = [position for position, each in enumerate(inputs) if each.op.name in self._behind]
         if kind == "UnsortedSegmentSum" and behind == [0, 1] and self._part(inputs[0]) is None:
             return None  # a dense gradient of rows, of which the replicas have different ones
         if kind == "IdentityN":
