@@ -64,7 +64,7 @@ def decided_for_whole_batch(
     losses = _losses(updates.differentiations)
     known = weighing.of_gradients_by(recording.by_examples)
     again = find_recomputed(traced)
-    traced = with_totals(with_longest(traced), recording, losses, known, again)
+    traced = with_totals(with_longest(combined_as_written(traced)), recording, losses, known, again)
     found = follow(traced, known, again.alone, [seed for _, seed in losses])
     state_of = found.state_of
 
@@ -94,7 +94,7 @@ def decided_for_whole_batch(
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
     return Decided(
-        combined_as_written(traced), (*inside, *_joined(traced.outputs, hows)),
+        traced, (*inside, *_joined(traced.outputs, hows)),
         said_of(replace(found, uncombined_writes=uncombined), (state for _, state in of_losses)),
         tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
         reported=said_of_results(averaged),
