@@ -278,7 +278,7 @@ def test_a_changed_bit_is_noticed_or_changes_nothing(tmp_path: Path):
     """Some bytes of a file, such as the time of writing, say nothing of the state; some claim that it is encrypted."""
     tree, arrays = {"step": 3, "seeds": [1, 2]}, [np.arange(3.0), np.ones((2, 1), np.float32)]
     files = StateFiles(tmp_path, keep=1)
-    files.write(tree, arrays)
+    files.begin(tree, arrays)()
     (path,) = tmp_path.glob("*.resume")
     content, noticed = path.read_bytes(), 0
     for position, bit in itertools.product(range(len(content)), (1, 8)):

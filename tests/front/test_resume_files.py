@@ -39,7 +39,7 @@ def test_files_of_others_stay(tmp_path: Path):
     (tmp_path / "state-00000003.partial").write_bytes(b"begun")
     files = StateFiles(tmp_path, keep=1)
     with files.locked():
-        files.write({"step": 3}, [])
+        files.begin({"step": 3}, [])()
     left = {path.name for path in tmp_path.iterdir()} - {"lock"}
     assert left == {*(path.name for path in others), "state-1.partial", "state-00000001.resume"}
 
@@ -54,7 +54,7 @@ def test_one_value_of_a_state_is_in_memory_at_a_time(tmp_path: Path):
         return array
 
     files = StateFiles(tmp_path, keep=1)
-    files.write({"step": 3}, [Later(value) for _ in range(4)])
+    files.begin({"step": 3}, [Later(value) for _ in range(4)])()
     assert [array.tolist() for array in files.newest().arrays] == [[number] * 3 for number in range(4)]
 
 
@@ -62,7 +62,7 @@ def test_a_state_of_a_higher_number_stays(tmp_path: Path):
     """Numbers are compared, and not names: 100000000 is behind 99999999."""
     files = StateFiles(tmp_path, keep=1)
     (tmp_path / "state-99999999.resume").write_bytes(b"junk")
-    files.write({"step": 3}, [])
+    files.begin({"step": 3}, [])()
     assert [path.name for path in tmp_path.iterdir()] == ["state-100000000.resume"]
 
 
@@ -89,7 +89,7 @@ def test_a_child_process_does_not_keep_the_folder(tmp_path: Path):
 @pytest.mark.parametrize("content", [[1], {}, {"tree": 3, "arrays": []}, {"tree": {}, "arrays": [3]}], ids=str)
 def test_a_file_of_another_package_is_no_state(content: Any, tmp_path: Path, caplog):
     files = StateFiles(tmp_path, keep=2)
-    files.write({"step": 3}, [])
+    files.begin({"step": 3}, [])()
     with zipfile.ZipFile(tmp_path / "state-00000002.resume", "w") as archive:
         archive.writestr("state.json", json.dumps(content))
     found = files.newest()

@@ -9,8 +9,8 @@ file gets its name only when all of it is on the disk; before that its name ends
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     files = StateFiles(folder, keep=1)
 ...     with files.locked():
-...         files.write({"step": 3}, [])
-...         files.write({"step": 4}, [])
+...         files.begin({"step": 3}, [])()
+...         files.begin({"step": 4}, [])()
 ...         found = files.newest()
 ...         print(found.name, found.tree, sorted(path.name for path in Path(folder).iterdir()))
 state-00000002.resume {'step': 4} ['lock', 'state-00000002.resume']
@@ -64,7 +64,7 @@ class Found:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     files = StateFiles(folder, keep=1)
-    ...     files.write({"kernel": 0}, [np.ones(2)])
+    ...     files.begin({"kernel": 0}, [np.ones(2)])()
     ...     print(files.newest())
     Found(name='state-00000001.resume', tree={'kernel': 0}, arrays=(array([1., 1.]),))
     """
@@ -141,10 +141,6 @@ class StateFiles:
                 f"{', '.join(path.name for path in paths)}). Delete the folder to train from the start."
             )
         return None
-
-    def write(self, tree: Any, arrays: Sequence[Any]) -> None:
-        """Write a state to a new file, and delete the oldest files."""
-        self.begin(tree, arrays)()
 
     def begin(self, tree: Any, arrays: Sequence[Any]) -> Callable[[], None]:
         """Write a state to a new file; return what brings the file to the disk and deletes the oldest files.
