@@ -159,7 +159,7 @@ class Traced:
             placeholder.op.name: known[id(value)] for value, placeholder in self.graph.captures if id(value) in known
         }
 
-    @property
+    @cached_property
     def handles(self) -> Mapping[str, str]:
         """The names of the captured variables, by those of the placeholders of their handles."""
         return {handle: variable.name for handle, variable in self.captured.items()}

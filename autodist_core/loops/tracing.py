@@ -132,8 +132,9 @@ def trace_function(
         )
     batch = [inside.examples, inside.replica, *split]
     names = {id(entry.handle): entry.spec.name for entry in entries}
+    names |= {id(placeholder): names[id(value)] for value, placeholder in graph.captures if id(value) in names}
     updates = find_updates(
-        graph, recording.found, batch, lambda handle: names.get(id(_outside(graph, handle)), ""),
+        graph, recording.found, batch, lambda handle: names.get(id(handle), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"), results,
     )
     again: Mapping[str, Counted] = {}
@@ -283,8 +284,9 @@ def _require_no_tensors_inside(value: Any) -> None:
 
 def _entries(graph: Any, recording: Recording, variables: Variables) -> tuple[list[Entry], frozenset[str]]:
     """The variables that the function touches, and the names of those that no function touched before."""
+    outside = {id(placeholder): value for value, placeholder in graph.captures}
     paths = {
-        id(_outside(graph, each.variable.handle)): getattr(each.variable, "path", "")
+        id(outside.get(id(each.handle), each.handle)): getattr(each.variable, "path", "")
         for call in recording.found for each in call.gradients if hasattr(each.variable, "handle")
     }
     # A variable that is watched does not show that its handle is asked for.
@@ -294,14 +296,6 @@ def _entries(graph: Any, recording: Recording, variables: Variables) -> tuple[li
     return entries, frozenset(
         entry.spec.name for entry, (_, _, before) in zip(entries, known, strict=True) if not before
     )
-
-
-def _outside(graph: Any, handle: Any) -> Any:
-    """Return the outer handle of a captured placeholder, and any other handle as it is."""
-    for value, placeholder in graph.captures:
-        if placeholder is handle:
-            return value
-    return handle
 
 
 def _rebuild(result: Any, flat: Sequence[Any], tensors: Sequence[int]) -> Callable[[Sequence[Any]], Any]:

@@ -171,16 +171,14 @@ class Recording:
         shapes = (tf.TensorShape(getattr(each, "shape", ())) for each in tf.nest.flatten(given) if each is not None)
         self.handed_in |= any(shape.rank != 0 for shape in shapes)
 
-    def note_examples(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any]) -> None:
-        """Record gradients of tensors, such as the inputs. If the loss is a mean, they count by the replica's share."""
-        tensors = tuple(each for each in sources if tf.is_tensor(each) and _handle(each) is None)
-        if tensors:
-            self.of_examples += [(target, seed, tensors) for target, seed in zip(targets, seeds, strict=False)]
-
     def noted(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
-        """The gradients, those with respect to tensors behind an identity, by which their states are known."""
+        """The gradients. Those with respect to tensors are recorded, and are behind an identity, which has a state.
+
+        If a loss is a mean, such gradients count by the replica's share.
+        """
         tensors = tuple(each for each in sources if tf.is_tensor(each) and _handle(each) is None)
         pairs, results = tuple(zip(targets, seeds, strict=False)), []
+        self.of_examples += [(target, seed, tensors) for target, seed in pairs if tensors]
         for source, gradient in zip(sources, found, strict=True):
             if isinstance(gradient, tf.Tensor) and any(source is each for each in tensors):
                 gradient = tf.identity(gradient, name="gradient_by_tensor")
@@ -334,9 +332,7 @@ def _differentiated(
     if recording.leaves(whole):
         return compute(target, given)
     targets, seeds = _terms(whole, given, flat, recording.known)
-    found = tf.nest.flatten(compute(targets, seeds))
-    recording.note_examples(targets, seeds or (), flat)
-    found = recording.noted(targets, seeds or (), flat, found) if recording.is_here() else found
+    found = recording.noted(targets, seeds or (), flat, tf.nest.flatten(compute(targets, seeds)))
     return tf.nest.pack_sequence_as(sources, recording.marked(targets, seeds or (), flat, found))
 
 
