@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from autodist_core.capture.traced import Traced
+from autodist_core.capture.traversal import behind
 
 _EXTREMES = {
     "Maximum": "max", "Max": "max", "LogicalOr": "max", "Any": "max",
@@ -59,7 +60,7 @@ def _kept_by(write: Any) -> str:
     """Return `max` or `min` if a write keeps that of a variable's old value and a new one, else an empty string."""
     if write.type != "AssignVariableOp":
         return ""
-    value = _behind(write.inputs[1].op)
+    value = behind(write.inputs[1]).op
     extreme = _EXTREMES.get(value.type, "")
     return extreme if extreme and _has(value, extreme, write.inputs[0]) else ""
 
@@ -67,16 +68,10 @@ def _kept_by(write: Any) -> str:
 def _has(operation: Any, extreme: str, handle: Any) -> bool:
     """Whether the variable's own value is among the values whose maximum or minimum an operation takes."""
     for tensor in operation.inputs:
-        source = _behind(tensor.op)
+        source = behind(tensor).op
         if source.type == "ReadVariableOp" and source.inputs[0] is handle:
             return True
         goes_on = source.type in _PUTTING_TOGETHER or _EXTREMES.get(source.type) == extreme
         if goes_on and _has(source, extreme, handle):
             return True
     return False
-
-
-def _behind(operation: Any) -> Any:
-    while operation.type == "Identity":
-        operation = operation.inputs[0].op
-    return operation

@@ -7,7 +7,7 @@ In: operations or tensors of a TensorFlow graph. Out: the operations that are re
     reached_from([z], sources)    x, y, z
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autodist_core.seams.table import FUNC_GRAPH
@@ -63,6 +63,19 @@ def reached_from(
             found[operation.name] = operation
             waiting.extend(following(operation))
     return found
+
+
+def behind(tensor: Any, passing: Collection[str] = ("Identity",)) -> Any:
+    """Return the tensor that operations of these types hand on as this one.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     behind(tf.identity(tf.identity(tf.constant(1.0, name="x")))).name
+    'x:0'
+    """
+    while tensor.op.type in passing:
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def inputs_first(graph: Any) -> list[Any]:

@@ -18,9 +18,10 @@ from typing import Any
 
 from autodist_core.capture.batch_axis import Kind, State
 from autodist_core.capture.traced import Counted, Traced
+from autodist_core.capture.traversal import behind
 from autodist_core.step.graph_item import Variable
 
-_BEHIND = {"Identity", "Cast"}
+_PASSING = ("Identity", "Cast")
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,13 @@ def _addition(operation: Any, variables: Mapping[str, Variable]) -> Iterator[Add
     if operation.type in ("AssignAddVariableOp", "AssignSubVariableOp"):
         yield Addition(variable, operation, 1, operation)
     elif operation.type == "AssignVariableOp":
-        value = _behind(operation.inputs[1].op)
+        value = behind(operation.inputs[1], _PASSING).op
         if value.type in ("AddV2", "Add", "Sub"):
             for position in (1,) if value.type == "Sub" else (0, 1):
-                own = _behind(value.inputs[1 - position].op)
+                own = behind(value.inputs[1 - position], _PASSING).op
                 if own.type == "ReadVariableOp" and own.inputs[0] is operation.inputs[0]:
                     yield Addition(variable, value, position, operation)
                     return
-
-
-def _behind(operation: Any) -> Any:
-    while operation.type in _BEHIND:
-        operation = operation.inputs[0].op
-    return operation
 
 
 def counted(found: Iterable[tuple[Addition, State]]) -> dict[str, Counted]:

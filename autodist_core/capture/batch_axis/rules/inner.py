@@ -19,6 +19,7 @@ from autodist_core.capture.batch_axis.states.places import merged
 from autodist_core.capture.batch_axis.states.rounds import Rounds, changing, is_handed_on, may_stay, rounds_of
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
 from autodist_core.capture.tape import graphs_of
+from autodist_core.capture.traversal import behind
 
 _KEPT = (Kind.ROWS, Kind.ONE, Kind.ALIKE, Kind.LARGEST, Kind.SMALLEST)
 _ROUNDS = 6
@@ -150,10 +151,8 @@ def asserts(operation: Any) -> bool:
 
 
 def _is_decided_on(operation: Any, graph: Any, tensor: Any) -> bool:
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
     handed = zip(graph.inputs, operation.inputs[1:], strict=True)
-    return any(inner is tensor and outer is operation.inputs[0] for inner, outer in handed)
+    return any(inner is behind(tensor) and outer is operation.inputs[0] for inner, outer in handed)
 
 
 def _of_one(state: State) -> State:

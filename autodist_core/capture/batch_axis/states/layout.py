@@ -13,6 +13,7 @@ from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import PAIRS
 from autodist_core.capture.batch_axis.states.state import Kind, State
+from autodist_core.capture.traversal import behind
 
 _MOVING = ("Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims", "EnsureShape")
 _DEPTH = 12
@@ -66,10 +67,8 @@ def choice_of(tensor: Any) -> Any:
 
 
 def _key(tensor: Any, depth: int) -> Any:
+    tensor = behind(tensor, _MOVING)
     operation = tensor.op
-    while operation.type in _MOVING:
-        tensor = operation.inputs[0]
-        operation = tensor.op
     alone = not operation.inputs and operation.type != "Const"
     if depth == 0 or alone or operation.op_def.is_stateful:
         return (id(operation.graph), tensor.name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.state import Kind, State, rows
-from autodist_core.capture.traversal import reached_from, sources
+from autodist_core.capture.traversal import behind, reached_from, sources
 
 
 @dataclass
@@ -77,7 +77,7 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
         if each.type in ("Identity", "LogicalAnd"):
             waiting.extend(each.inputs)
             continue
-        if each.type != "Less" or places.get(_behind(each.inputs[0]).op.name) not in counters:
+        if each.type != "Less" or places.get(behind(each.inputs[0]).op.name) not in counters:
             return None
         size = flow.state_of(each.inputs[1])
         if not (size.is_size and size.degree == 1 and _stays(each.inputs[1], body, places)):
@@ -119,23 +119,17 @@ def may_stay(body: Any, at: int) -> bool:
     >>> may_stay(grown.get_concrete_function(tf.TensorSpec((None,), tf.float32)).graph, 0)
     True
     """
-    made = _behind(body.outputs[at]).op
-    return made.type in ("Select", "SelectV2") and any(_behind(each) is body.inputs[at] for each in made.inputs[1:])
+    made = behind(body.outputs[at]).op
+    return made.type in ("Select", "SelectV2") and any(behind(each) is body.inputs[at] for each in made.inputs[1:])
 
 
 def _counts(body: Any, at: int, start: Any) -> bool:
     """Whether an argument of a loop is zero, and one more in each round."""
-    step = _behind(body.outputs[at]).op
+    step = behind(body.outputs[at]).op
     if step.type != "AddV2" or start.shape.rank != 0 or not start.dtype.is_integer or value_of(start) != 0:
         return False
-    one, other = (_behind(tensor) for tensor in step.inputs)
+    one, other = (behind(tensor) for tensor in step.inputs)
     return (one is body.inputs[at] and value_of(other) == 1) or (other is body.inputs[at] and value_of(one) == 1)
-
-
-def _behind(tensor: Any) -> Any:
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor
 
 
 def is_handed_on(body: Any, at: int) -> bool:
@@ -147,4 +141,4 @@ def is_handed_on(body: Any, at: int) -> bool:
     >>> is_handed_on(body, 0), is_handed_on(body, 1)
     (False, True)
     """
-    return _behind(body.outputs[at]) is body.inputs[at]
+    return behind(body.outputs[at]) is body.inputs[at]
