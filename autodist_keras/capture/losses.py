@@ -96,21 +96,12 @@ def require_asked(model: Any, step: Any, trace: Any) -> None:
     autodist_core.errors.SeamError: Keras ... (a step computed its loss without them), ...
     """
     own_step = getattr(step, "__func__", None) in (keras.Model.train_step, keras.Model.test_step)
-    if own_step and not said_of_own(model) and trace.expects_losses and not trace.asked_losses:
+    if own_step and not _own_methods(model) and trace.expects_losses and not trace.asked_losses:
         raise seams.LOSSES_ARE_ASKED.error("a step computed its loss without them")
 
 
-def said_of_own(model: Any) -> tuple[str, ...]:
-    """The plan's note on a loss that a training step or a `compute_loss` of the model's own makes, if it needs one.
-
-    >>> said_of_own(keras.Sequential([keras.layers.Dense(1)]))
-    ()
-    """
-    own = _own_methods(model)
-    return (_OWN.format(own[0]),) if own else ()
-
-
 def _own_methods(model: Any) -> list[str]:
+    """The methods of the model's own that make its loss."""
     names = ("train_step", "compute_loss")
     return [name for name in names if getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)]
 
@@ -132,7 +123,8 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
     12.0
     """
     compile_loss = model._compile_loss
-    trace.own_method_note = "".join(said_of_own(model))
+    own = _own_methods(model)
+    trace.own_method_note = _OWN.format(own[0]) if own else ""
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:
             trace.expects_losses = bool(compile_loss._flat_losses)
@@ -140,7 +132,7 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
             hooks.enter_context(hook(compile_loss, "call", _summed(compile_loss.call, trace.seen)))
         hooks.enter_context(hook(model, "_aggregate_additional_loss", _added(model._aggregate_additional_loss, trace)))
-        if "compute_loss" in _own_methods(model):
+        if "compute_loss" in own:
             hooks.enter_context(hook(model, "compute_loss", _own(model.compute_loss, trace)))
         yield
 

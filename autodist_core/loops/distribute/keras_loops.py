@@ -25,18 +25,14 @@ def refuse_calls_of(*packages: str, through: str = "") -> None:
     while frame is not None and _root(frame.f_globals.get("__name__")) in ("autodist_core", through):
         frame = frame.f_back
     if frame is not None and _root(frame.f_globals.get("__name__")) in packages:
-        raise _error()
+        raise NotYetError(
+            "Keras's fit, evaluate, predict and train_on_batch do not run on a strategy of autodist_core.distribute: "
+            "they would count the replicas' mean losses alike, however many examples each has. Make the model outside "
+            "strategy.scope() and write `dm = autodist_keras.DistributedModel(model, resource_spec, strategy)`, with "
+            "the arguments of distribute; dm.compile and dm.fit then give one device's numbers. Or write the loop "
+            "yourself, with strategy.run."
+        )
 
 
 def _root(module: Any) -> str:
     return str(module or "").partition(".")[0]
-
-
-def _error() -> NotYetError:
-    return NotYetError(
-        "Keras's fit, evaluate, predict and train_on_batch do not run on a strategy of autodist_core.distribute: they "
-        "would count the replicas' mean losses alike, however many examples each has. Make the model outside "
-        "strategy.scope() and write `dm = autodist_keras.DistributedModel(model, resource_spec, strategy)`, with the "
-        "arguments of distribute; dm.compile and dm.fit then give one device's numbers. Or write the loop yourself, "
-        "with strategy.run."
-    )
