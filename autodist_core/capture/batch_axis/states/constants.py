@@ -61,6 +61,18 @@ def value_of(tensor: Any) -> Any:
     return np.asarray(function(*values)).astype(operation.outputs[0].dtype.as_numpy_dtype)
 
 
+def number_of(tensor: Any) -> float | None:
+    """The value of a tensor of one number that is made of constants alone; None for any other tensor.
+
+    >>> number_of(tf.constant([4])), number_of(tf.constant([4, 5])), number_of(tf.constant("four"))
+    (4, None, None)
+    """
+    value = value_of(tensor)
+    if value is None or np.size(value) != 1 or not np.issubdtype(np.asarray(value).dtype, np.number):
+        return None
+    return np.asarray(value).reshape(()).item()
+
+
 def _cuts_first_axis(operation: Any) -> bool:
     return operation.type == "StridedSlice" and operation.inputs[1].shape == (1,) and not any(
         operation.get_attr(f"{name}_mask") for name in ("ellipsis", "new_axis")

@@ -13,10 +13,8 @@ entries of a tensor belong to an example. For positions p = 0, 1, 2, ... and a t
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from autodist_core.capture.batch_axis.states import operations
-from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.constants import number_of
 from autodist_core.capture.batch_axis.states.finding import PLACE
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, SAME, Kind, State
 
@@ -64,11 +62,6 @@ def _result(operation: Any, placed: State, state: State, stride: int) -> State:
     return State(Kind.NUMBER, origin=operation) if state.kind in REDUCED else state
 
 
-def _constant(tensor: Any) -> int | None:
-    value = value_of(tensor)
-    return int(np.asarray(value).reshape(())) if value is not None and np.size(value) == 1 else None
-
-
 def _added(operation: Any, states: Sequence[State]) -> int:
     placed = [state.stride for state in states if state.stride]
     if len(placed) > 1 or (operation.type == "Sub" and not states[0].stride):
@@ -77,7 +70,7 @@ def _added(operation: Any, states: Sequence[State]) -> int:
     for tensor, state in zip(operation.inputs, states, strict=True):
         if state.stride:
             continue
-        constant = _constant(tensor) if state.kind == Kind.ALIKE else None
+        constant = number_of(tensor) if state.kind == Kind.ALIKE else None
         if constant is None:
             within = state.kind in (Kind.ALIKE, Kind.ROWS, Kind.ONE) and stride not in (1, OTHER)
         else:
@@ -91,20 +84,20 @@ def _multiplied(operation: Any, states: Sequence[State]) -> int:
     other = 1 if states[0].stride else 0
     if states[other].kind != Kind.ALIKE or states[1 - other].stride == OTHER:
         return OTHER
-    factor = _constant(operation.inputs[other])
+    factor = number_of(operation.inputs[other])
     if factor is None:
         return UNKNOWN_STRIDE if operation.inputs[other].shape.rank == 0 else OTHER
     stride = states[1 - other].stride
-    return OTHER if factor <= 0 else stride * factor if stride > 0 else stride
+    return OTHER if factor <= 0 or factor % 1 else int(stride * factor) if stride > 0 else stride
 
 
 def _divided(operation: Any, states: Sequence[State]) -> int:
-    divisor = _constant(operation.inputs[1]) if states[1].kind == Kind.ALIKE else None
+    divisor = number_of(operation.inputs[1]) if states[1].kind == Kind.ALIKE else None
     stride = states[0].stride
     if divisor is None or divisor <= 0 or stride <= 0 or stride % divisor:
         return OTHER
     # The remainder has no more of the position in it.
-    return 0 if operation.type in ("FloorMod", "Mod") else stride // divisor
+    return 0 if operation.type in ("FloorMod", "Mod") else int(stride // divisor)
 
 
 def _chosen(operation: Any, states: Sequence[State]) -> int:
@@ -113,13 +106,13 @@ def _chosen(operation: Any, states: Sequence[State]) -> int:
     others = [
         tensor for tensor, state in list(zip(operation.inputs, states, strict=True))[1:] if not state.stride
     ]
-    first = all(_constant(tensor) == 0 for tensor in others)
+    first = all(number_of(tensor) == 0 for tensor in others)
     return placed[0] if states[0].kind == Kind.ALIKE and len(placed) == 1 and first else OTHER
 
 
 def _compared(operation: Any, states: Sequence[State]) -> int | None:
     """Return None for a comparison that is the same for all positions, such as whether a position is negative."""
-    limit = _constant(operation.inputs[1]) if states[1].kind == Kind.ALIKE else None
+    limit = number_of(operation.inputs[1]) if states[1].kind == Kind.ALIKE else None
     trivial = limit is not None and limit <= 0 and operation.type in ("Less", "GreaterEqual") and states[0].stride > 0
     return None if trivial else OTHER
 

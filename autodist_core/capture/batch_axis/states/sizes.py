@@ -12,10 +12,8 @@ In: an operation whose inputs are constants and sizes. Out: the state of the res
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from autodist_core.capture.batch_axis.states import operations
-from autodist_core.capture.batch_axis.states.constants import value_of
+from autodist_core.capture.batch_axis.states.constants import number_of
 from autodist_core.capture.batch_axis.states.state import SAME, Kind, State
 
 _NEGLIGIBLE = 1e-13
@@ -42,7 +40,7 @@ def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
     if all(state.kind == Kind.ALIKE for state in states):
         return None
     constants = [
-        _number(tensor) if state.kind == Kind.ALIKE else None
+        number_of(tensor) if state.kind == Kind.ALIKE else None
         for tensor, state in zip(operation.inputs, states, strict=False)
     ]
     rule = _RULES.get(operation.type)
@@ -57,15 +55,8 @@ def is_negligible(tensor: Any) -> bool:
     >>> is_negligible(tf.constant(1e-30)), is_negligible(tf.constant(1e-7))
     (True, False)
     """
-    value = _number(tensor)
+    value = number_of(tensor)
     return value is not None and abs(value) < _NEGLIGIBLE
-
-
-def _number(tensor: Any) -> float | None:
-    value = value_of(tensor)
-    if value is None or np.size(value) != 1 or not np.issubdtype(np.asarray(value).dtype, np.number):
-        return None
-    return np.asarray(value).reshape(()).item()
 
 
 def _size(degree: int, times: float | None) -> State:
