@@ -109,6 +109,9 @@ def test_a_metric_that_keeps_a_maximum_keeps_it():
         assert float(metric.result()) == 5.0
         look(np.array([1.0, 2.0, 7.0]))
         assert float(metric.result()) == 7.0
+    with replicas(count=2) as strategy:
+        each = strategy.experimental_distribute_values_from_function(lambda context: tf.ones(2, tf.float64))
+        assert "not exact" not in strategy.plan(lambda x: metric.update_state(x), args=(each,))
 
 
 def test_positions_are_no_rows():

@@ -143,6 +143,7 @@ def decided_for_each_replica(
     ['each']
     """
     losses = _losses({id(each): each for each in (*updates.differentiations, *returned)}.values())
+    traced = combined_as_written(traced)
     found = follow(traced, {})
     by_name = {source.variable.name: source.variable for source in traced.sources}
     of_added = ((each, found.state_of(each.added)) for each in additions(traced))
@@ -157,7 +158,6 @@ def decided_for_each_replica(
     outputs = [*traced.outputs, *hidden]
     by_share = {tensor.op.name: Counted(0, tensor.dtype.base_dtype, 1, replicas) for tensor in alike}
     traced = replace(traced, outputs=outputs, added_up=[seed for _, seed in losses], counted={**by_share, **again})
-    traced = combined_as_written(traced)
     notes = (
         *said_of(replace(found, undecided=()), ()), *averaged_by_hand(traced, updates.differentiations),
         *summed_with_itself(traced),
