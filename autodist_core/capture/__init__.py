@@ -24,7 +24,7 @@ from autodist_core.capture.concrete import concrete_function
 from autodist_core.capture.cut import Cut, cut
 from autodist_core.capture.extrema import combined_as_written
 from autodist_core.capture.forward_updates import with_forward_updates
-from autodist_core.capture.gathering import gathering, own_rows, whole_batch
+from autodist_core.capture.gathering import gathering, rows_of_all, whole_batch
 from autodist_core.capture.gradient_uses import own_gradient_uses
 from autodist_core.capture.longest import with_longest
 from autodist_core.capture.refuse.resources import captured_resources
@@ -46,8 +46,8 @@ from autodist_core.step.naming import UPDATE
 
 __all__ = [
     "Counted", "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from",
-    "concrete_function", "copied", "gathering", "inputs_first", "own_gradient_uses", "own_rows", "reached_from",
-    "source_lines", "sources", "touches_of", "unused", "variable_of", "whole_batch", "with_longest",
+    "concrete_function", "copied", "gathering", "inputs_first", "own_gradient_uses", "reached_from",
+    "rows_of_all", "source_lines", "sources", "touches_of", "unused", "variable_of", "whole_batch", "with_longest",
 ]  # fmt: skip
 
 

@@ -70,16 +70,30 @@ def gathering(gather: Callable[[Any], Any]) -> Iterator[None]:
 _gather: ContextVar[Callable[[Any], Any] | None] = ContextVar("autodist_whole_batch", default=None)
 
 
-def own_rows(whole: Any, value: Any, replica: Any, gather: Callable[[Any], Any]) -> Any:
-    """The rows of a whole batch that belong to this replica: as many as `value` has, behind earlier replicas' rows.
+def rows_of_all(value: Any, gather: Callable[[Any], Any], add: Callable[[Any], Any], replica: Any) -> Any:
+    """The rows of all replicas that `gather` marks. The gradient of a replica's rows is its part of what `add` marks.
 
     >>> import tensorflow as tf
-    >>> whole = tf.constant([[0.0], [1.0], [2.0], [3.0], [4.0]])
-    >>> counts = tf.constant([3, 2])
-    >>> own_rows(whole, tf.zeros([2, 1]), 1, lambda own: counts).numpy()
-    array([[3.],
-           [4.]], dtype=float32)
+    >>> rows = tf.constant([[2.0], [3.0]])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(rows)
+    ...     squares = rows_of_all(rows, tf.identity, tf.identity, 0) ** 2
+    >>> tape.gradient(squares, rows).numpy().tolist()
+    [[4.0], [6.0]]
     """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def gathered(value: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            return _own_rows(add(tf.convert_to_tensor(upstream)), value, replica, gather)
+
+        return gather(value), gradient
+
+    return gathered(value)
+
+
+def _own_rows(whole: Any, value: Any, replica: Any, gather: Callable[[Any], Any]) -> Any:
+    """The rows of a whole batch that belong to this replica: as many as `value` has, behind earlier replicas' rows."""
     rows = tf.shape(value)[:1]
     before = tf.reduce_sum(gather(rows)[:replica])
     return whole[before : before + rows[0]]

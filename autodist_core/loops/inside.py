@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import own_rows, reached_from, sources
+from autodist_core.capture import reached_from, rows_of_all, sources
 from autodist_core.capture.gradients.recording import Recording
 from autodist_core.loops.gradients.changed import Changed
 from autodist_core.loops.gradients.summed_again import Origins
@@ -103,15 +103,7 @@ class Inside:
         """The rows of all replicas. The gradient of a row is the sum of the replicas' gradients."""
         if not self.recording.is_here():
             return tf.identity(value, name=ROWS)
-
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def gathered(value: Any) -> Any:
-            def gradient(upstream: Any) -> Any:
-                return own_rows(self._marked(tf.convert_to_tensor(upstream)), value, self.replica, self._rows)
-
-            return self._rows(value), gradient
-
-        return gathered(value)
+        return rows_of_all(value, self._rows, self._marked, self.replica)
 
     def gather_slices(self, values: Any, indices: Any) -> tuple[Any, Any]:
         """The values and the indices of a sparse tensor, with the rows of all replicas."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import computed_from, own_rows
+from autodist_core.capture import computed_from, rows_of_all
 from autodist_core.capture.batch_axis import SAME
 
 
@@ -45,13 +45,7 @@ def gathered(value: Any, trace: Any) -> Any:
     ['rows_of_replicas']
     [[1.0], [2.0]]
     """
-    def forward(value: Any) -> Any:
-        def gradient(upstream: Any) -> Any:
-            return own_rows(_added(upstream, trace), value, trace.replica, trace.rows_of_replicas)
-
-        return trace.rows_of_replicas(value), gradient
-
-    return tf.custom_gradient(forward)(value)
+    return rows_of_all(value, trace.rows_of_replicas, lambda upstream: _added(upstream, trace), trace.replica)
 
 
 def _added(upstream: Any, trace: Any) -> Any:
