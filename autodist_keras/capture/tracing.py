@@ -286,7 +286,9 @@ def _captured(
         # Only the finished trace tells how these losses count.
         return _captured(model, step, data, specs, concat, fused_kernels, more)
     traced = replace(traced, added_up=counts.added_up, counted=counts.counted)
-    item = capture(traced, followed.joined)
+    lines = source_lines(graph)
+    with lines.told():
+        item = capture(traced, followed.joined)
     require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
@@ -300,7 +302,7 @@ def _captured(
     notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
     two = along_two_axes(graph, inputs, traced.outputs) if concat and not any(is_part) else ()
-    return CapturedStep(item, rebuild, entries, other_notes, notes, source_lines(graph, trace.updated), owner, two)
+    return CapturedStep(item, rebuild, entries, other_notes, notes, lines, owner, two)
 
 
 def _by_first_read(graph: Any) -> list[Any]:
