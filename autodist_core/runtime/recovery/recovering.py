@@ -76,6 +76,8 @@ class RecoveringSession(Session):
         """The values that are written before the next step, or with which an earlier write has not succeeded."""
         self._forgotten: set[str] = set()
         """The variables of which the program's machine has no copies, since the program has the values."""
+        self._ran = 0
+        """How many steps have run since the last `rest`."""
         self._in_doubt: set[str] = set()
         """The variables that a step may have written which did not succeed. They are loaded even if they are equal."""
         self._unraised: NodeLostError | None = None
@@ -119,6 +121,7 @@ class RecoveringSession(Session):
         except BaseException:
             self._in_doubt |= self._written[event.step]
             raise
+        self._ran += 1
         self._progress()
         if self._backup.due:
             self._try_until_done(self._back_up)
@@ -177,8 +180,12 @@ class RecoveringSession(Session):
         return self._unloaded.get(name, self._backup.values.get(name))
 
     def rest(self) -> None:
-        """Free the copies that the program's machine has of what is safe on the disk of the program."""
-        if self._session is None or not self._backup.current or self.placement.loose is not None:
+        """Free the copies that the program's machine has of what is safe on the disk of the program.
+
+        After a single step they stay: a call such as `train_on_batch` is probably followed by another one.
+        """
+        ran, self._ran = self._ran, 0
+        if ran < 2 or self._session is None or not self._backup.current or self.placement.loose is not None:
             return
         sums = {each.name for item, _ in self._added for each in item.variables if each.aggregation == "sum"}
         names = {name for name in self._known if self.is_on_disk(name)} - sums
