@@ -8,15 +8,18 @@ library (`is_of_library`). The session's graph has the names of these operations
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from autodist_core.capture.tape import graphs_of
+from autodist_core.errors import CaptureError, NotYetError
 
 _OWN = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("autodist_core", "autodist_keras"))
 _TRACES = str(Path(__file__).with_name("concrete.py"))
@@ -76,9 +79,30 @@ class SourceLines:
         found = first.get(name) or second.get(name)
         return name if found is None else found.of(f"{found.operation} ({name})")
 
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Add to a refusal that the block raises the lines of the operations that it names.
 
-def source_lines(graph: Any, updates: Collection[str] = ()) -> SourceLines:
-    """The lines behind a graph's operations, and of the graphs that these run, without those of gradients and updates.
+        >>> lines = SourceLines({"root": SourceLine("Sqrt", "train.py", 12, "call")})
+        >>> with lines.told():
+        ...     raise CaptureError("the update reads 'root'.")
+        Traceback (most recent call last):
+        autodist_core.errors.CaptureError: the update reads 'root'.
+        The operation is Sqrt (root), made at File "train.py", line 12, in call
+        """
+        try:
+            yield
+        except (CaptureError, NotYetError) as error:
+            named = dict.fromkeys(re.findall(r"(?<!\w)'([^'\n]+)'", str(error)))
+            for name in named:
+                found = self._top.get(name)
+                if found is not None and found.file and found.place not in str(error):
+                    error.args = (f"{error}\nThe operation is {self.of(name)}",)
+            raise
+
+
+def source_lines(graph: Any) -> SourceLines:
+    """The lines behind a graph's operations, and of the graphs that these run, without those of gradients.
 
     >>> import tensorflow as tf
     >>> with tf.Graph().as_default() as graph:
@@ -86,11 +110,12 @@ def source_lines(graph: Any, updates: Collection[str] = ()) -> SourceLines:
     >>> source_lines(graph).of("root")
     'Sqrt (root), made at File "<doctest ...>", line 2, in <module>: root = tf.sqrt(2.0, name="root")'
     """
-    made = [each for each in graph.get_operations() if each.name not in updates and _GRADIENTS not in each.name]
-    # A stack of calls does not outlive its graph.
+    made = [each for each in graph.get_operations() if _GRADIENTS not in each.name]
+    # A stack of calls does not outlive its graph. Many operations have equal ones, and to read one takes long.
+    known: dict[Any, Any] = {}
     return SourceLines(
-        {each.name: source_line(each) for each in made},
-        {inner.name: source_line(inner) for each in made for inner in _within(each)},
+        {each.name: _line(each, known) for each in made},
+        {inner.name: _line(inner, known) for each in made for inner in _within(each)},
     )
 
 
@@ -102,17 +127,25 @@ def source_line(operation: Any) -> SourceLine:
     ...     source_line(tf.sqrt(2.0).op).place
     'File "<doctest ...>", line 2, in <module>'
     """
-    frames = list(operation.traceback or ())
+    return _line(operation, {})
+
+
+def _line(operation: Any, known: dict[Any, Any]) -> SourceLine:
+    stack = operation.traceback
+    frame = known.get(stack, known)  # looked up once: to compare stacks takes most of the time
+    if frame is known:
+        frame = known[stack] = _users_frame(list(stack or ()))
+    return SourceLine(operation.type, *(() if frame is None else (frame.filename, frame.lineno, frame.name)))
+
+
+def _users_frame(frames: list[Any]) -> Any:
     files = [frame.filename for frame in frames]
     if _TRACES in files:
         frames = frames[len(files) - files[::-1].index(_TRACES) :]
     elif any(file.startswith(_OWN) for file in files):
         # This package has put the operation in the place of another one.
         frames = []
-    for frame in reversed(frames):
-        if not is_of_library(frame.filename):
-            return SourceLine(operation.type, frame.filename, frame.lineno, frame.name)
-    return SourceLine(operation.type)
+    return next((frame for frame in reversed(frames) if not is_of_library(frame.filename)), None)
 
 
 def _within(operation: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ computed. On top come the copies of the variables, as they are placed.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,17 +29,15 @@ from autodist_core.strategy.synchronizers import PSPlan
 
 _AMPLE = 200
 """How many times the state and the batch no step takes: activations of convolutions are some 100 times the batch."""
-OTHER = "PartitionedPS"
-"""The builder that is tried where a step does not fit: it has the least state on each machine."""
 
 
 def forecast(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, examples: int,
-    other: Callable[[], CompiledStrategy] | None = None,
+    others: Mapping[str, Callable[[], CompiledStrategy]] | None = None,
 ) -> tuple[DeviceMemory, ...]:
     """The memory of each device in a step on a batch; none if the graph cannot be built for it.
 
-    `other` makes another strategy, which is tried where this one does not fit.
+    `others` make other strategies, by their text. Where this one does not fit, the first one that does is named.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler
     >>> from autodist_core.capture.example import example_step
@@ -59,8 +57,9 @@ def forecast(
     placed, would = placement(strategy), []
     if fitting := _fitting(lambda count: foretold(item, placed, count), found, examples):
         would.append(f"a batch of {fitting}")
-    if other is not None and all(each.fits for each in foretold(item, placement(other()), examples)):
-        would.append(OTHER)
+    tried = ((name, foretold(item, placement(other()), examples)) for name, other in (others or {}).items())
+    if named := next((name for name, needs in tried if needs and all(each.fits for each in needs)), ""):
+        would.append(named)
     return tuple(each if each.fits else replace(each, would=", or ".join(would)) for each in found)
 
 

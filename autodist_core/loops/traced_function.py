@@ -109,10 +109,11 @@ class TracedFunction(ABC):
         assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"
         if not item.gradients and item is not captured.item:
             assumed = "the function assigns variables that other functions train: their owners do this"
-        return step_plan.planned(
-            item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples,
-            settings.resource_spec,
-        )
+        with captured.lines.told():
+            return step_plan.planned(
+                item, strategy, settings.share_memory, more, written(settings.strategy), assumed, placed, examples,
+                settings.resource_spec,
+            )
 
     def _compared(
         self, captured: CapturedFunction, alone: Callable[[], object], together: Callable[[], object], steps: int,

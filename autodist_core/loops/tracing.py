@@ -163,7 +163,9 @@ def trace_function(
         decided = decided_for_each_replica(traced, updates, made, forward, again, replicas)
     else:
         decided = decided_for_whole_batch(traced, updates, recording, forward)
-    item = capture(decided.traced, decided.joined)
+    lines = source_lines(graph)
+    with lines.told():
+        item = capture(decided.traced, decided.joined)
     # In run() the sum of what is alike on all replicas is a multiple of it, also in an update.
     origins = Origins([*inside.sums, *inside.gathers], recording.found) if replicas else None
     require_in_updates(graph, updates.operations, origins)
@@ -173,7 +175,7 @@ def trace_function(
         tuple(entry for entry in entries if entry.spec.name in touched),
         tuple(tf.TensorSpec.from_tensor(output) for output in results),
         (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.fixing, decided.idle,
-        tuple(outer), _fixed_shapes(graph), source_lines(graph, updates.operations), decided.reported,
+        tuple(outer), _fixed_shapes(graph), lines, decided.reported,
     )
 
 

@@ -39,11 +39,14 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy import PartitionedPS
+from autodist_core.strategy import PartitionedPS, Sharded, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.strategy.synchronizers import AllReducePlan
+from autodist_core.strategy.written import written
 
+LESS_STATE = PartitionedPS(), Sharded(), Sharded(weights="gathered")
+"""What is tried where a step does not fit: the later ones have less on each device, and more travels."""
 _log = logging.getLogger("autodist")
 
 
@@ -102,10 +105,11 @@ def planned(
 def _memory(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, examples: int, spec: ResourceSpec | None
 ) -> tuple[DeviceMemory, ...]:
-    def other(spec: ResourceSpec) -> CompiledStrategy:
-        return StrategyCompiler(item, spec).compile(PartitionedPS().build(item, spec))
+    def made(builder: StrategyBuilder, spec: ResourceSpec) -> CompiledStrategy:
+        return StrategyCompiler(item, spec).compile(builder.build(item, spec))
 
-    return forecast(item, strategy, share_memory, examples, partial(other, spec) if spec else None)
+    others = {written(each): partial(made, each, spec) for each in LESS_STATE} if spec else {}
+    return forecast(item, strategy, share_memory, examples, others)
 
 
 def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int) -> Iterator[str]:

@@ -150,6 +150,17 @@ class Session(ABC):
         """The value of a variable in the last safe state, which this session has whatever happens."""
         raise NotImplementedError(f"this session keeps no state besides its own: {name}")
 
+    def rest(self) -> None:  # noqa: B027 - most sessions have nothing to free
+        """Free what the user's variables have, too, until the next step: no step runs for a while."""
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Free the copies of variables in the memory of the user's machine, of which all have the same value."""
+        raise NotImplementedError(f"this session forgets nothing: {', '.join(names)}")
+
+    def remember(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write the copies that `forget` has freed. The values are those that all other copies have."""
+        raise NotImplementedError(f"this session forgets nothing: {', '.join(values)}")
+
     @abstractmethod
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:
         """Set the variables that kernels added. A variable without a value here gets its initial value."""

@@ -96,6 +96,16 @@ class DistributedSession(ReplicatedSession):
         found: Iterator[tuple[str, np.ndarray]] = self._transfers.read_each([self._variables[name] for name in names])
         return found
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Free the copies of variables in the memory of the chief's machine."""
+        self._require_open()
+        self._transfers.forget([self._variables[name] for name in names])
+
+    def remember(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write the copies that `forget` has freed."""
+        self._require_open()
+        self._transfers.load([self._variables[name] for name in values], values, here=True)
+
     def slot_of(self, arrays: Sequence[Any]) -> DataSlot | None:
         """Where the machines keep the arrays of a batch, or make the batch; None if the batch itself is fed."""
         data = of_machines(arrays)

@@ -2,7 +2,8 @@
 
 In: variables, a placement and values. Out: operations in the session's graph, and values. Over a cluster a message must
 stay below 2 GB. So many small variables travel in one call, and a large variable travels by its rows. A value for all
-machines passes from each machine to the next, so the chief sends it once.
+machines passes from each machine to the next, so the chief sends it once. `forget` frees the copies of the chief's
+machine while the program has the values, and `load(..., here=True)` writes them again.
 
 >>> table = Variable("table", (5, 2), "float32")
 >>> [(piece.start, piece.stop, piece.size) for piece in pieces(table, limit=16)]
@@ -42,6 +43,8 @@ class Piece:
     start: int = 0
     stop: int | None = None
     """None for all rows."""
+    here: bool = False
+    """Whether only the copies in the memory of the chief's machine are meant, not those of its GPUs."""
 
     @property
     def size(self) -> int:
@@ -60,14 +63,14 @@ class Piece:
         return value if self.stop is None else value[self.start : self.stop]
 
 
-def pieces(variable: Variable, limit: int) -> Iterator[Piece]:
+def pieces(variable: Variable, limit: int, here: bool = False) -> Iterator[Piece]:
     """Cut a variable into pieces of at most `limit` bytes, or into single rows. The module has an example."""
     if variable.byte_size <= limit or not variable.shape:
-        yield Piece(variable)
+        yield Piece(variable, here=here)
         return
     rows = max(1, limit * variable.shape[0] // variable.byte_size)
     for start in range(0, variable.shape[0], rows):
-        yield Piece(variable, start, min(start + rows, variable.shape[0]))
+        yield Piece(variable, start, min(start + rows, variable.shape[0]), here)
 
 
 def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
@@ -123,13 +126,14 @@ class Transfers:
         self._writers: dict[Piece, tuple[list[Any], list[Any]]] = {}
         self._makers: dict[Piece, list[Any]] = {}
         self._enders: dict[Piece, list[Any]] = {}
+        self._forgetters: dict[Piece, list[Any]] = {}
         self._readers: dict[Piece, Any] = {}
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._large = LargeReads(graph, session, call)
 
-    def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of each variable."""
-        found = list(self._messages(variables))
+    def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray], here: bool = False) -> None:
+        """Write every copy of each variable, or those that `forget` frees."""
+        found = list(self._messages(variables, here))
         self._prepare(self._writers, self._writer, found)
         self._prepare(self._makers, self._maker, [list(filter(_begins, message)) for message in found])
         self._prepare(self._enders, self._ender, [list(filter(_ends, message)) for message in found])
@@ -141,6 +145,12 @@ class Transfers:
             if writes:
                 self._run(("load", *message), writes, feeds, arrays)
             self._run_all("end", self._enders, list(filter(_ends, message)))
+
+    def forget(self, variables: Iterable[Variable]) -> None:
+        """Free the copies in the memory of the chief's machine. Until they are loaded, a read of one is an error."""
+        found = [Piece(variable, here=True) for variable in variables]
+        self._prepare(self._forgetters, self._forgetter, [found])
+        self._run_all("forget", self._forgetters, found)
 
     def read_each(self, variables: Sequence[Variable]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current value of each variable, one after the other."""
@@ -168,12 +178,12 @@ class Transfers:
                     if piece not in known:
                         known[piece] = make(piece)
 
-    def _messages(self, variables: Sequence[Variable]) -> Iterator[list[Piece]]:
+    def _messages(self, variables: Sequence[Variable], here: bool = False) -> Iterator[list[Piece]]:
         limits = PIECE_BYTES, MESSAGE_BYTES
         if not self._placement.tasks.job:
             # On one machine nothing is sent. One call is cheaper than two.
             limits = (max(1, sum(v.byte_size for v in variables)),) * 2
-        return messages((piece for variable in variables for piece in pieces(variable, limits[0])), limits[1])
+        return messages((piece for variable in variables for piece in pieces(variable, limits[0], here)), limits[1])
 
     def _run_all(self, name: str, operations: Mapping[Piece, list[Any]], pieces: Sequence[Piece]) -> None:
         if pieces:
@@ -192,12 +202,18 @@ class Transfers:
         if not self._placement.tasks.job:
             # A copy: in one process TensorFlow may take the memory over, and a view of a variable has the variable's.
             value = np.array(value)
-        return [piece.of(_for_copy(variable, copy, value)) for copy in self._distinct(variable)] or [piece.of(value)]
+        return [piece.of(_for_copy(variable, copy, value)) for copy in self._distinct(piece)] or [piece.of(value)]
 
-    def _distinct(self, variable: Variable) -> list[Copy]:
+    def _copies(self, piece: Piece, name: str) -> Sequence[Copy]:
+        """The copies of a variable, or of a shard, that a piece is for."""
+        copies, chief = self._placement.copies(name), self._placement.tasks.chief
+        near = [copy for copy in copies if host_of(copy.device) == chief and "/device:CPU:" in copy.device]
+        return near if piece.here else copies
+
+    def _distinct(self, piece: Piece) -> list[Copy]:
         """The copies that may get different values. The first one stands for all copies with the common value."""
-        copies = self._placement.copies(variable.name)
-        return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(variable, copy)]
+        copies = self._copies(piece, piece.variable.name)
+        return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(piece.variable, copy)]
 
     def _maker(self, piece: Piece) -> list[Any]:
         """Operations that make every copy of a variable that is written by its rows."""
@@ -209,20 +225,24 @@ class Transfers:
         """Operations that let steps read every copy in place: after a write of some rows, each read copies all rows."""
         return self._of_copies(piece, lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle))
 
+    def _forgetter(self, piece: Piece) -> list[Any]:
+        """Operations that free the copies."""
+        return self._of_copies(piece, lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle))
+
     def _of_copies(self, piece: Piece, make: Callable[[Variable, Any], Any]) -> list[Any]:
         made = []
         for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
-            for copy in self._placement.copies(part.name):
+            for copy in self._copies(piece, part.name):
                 with self._graph.as_default(), tf.device(copy.device):
                     made.append(make(part, handle_of(part, copy)))
         return made
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
-        variable, copies = piece.variable, self._placement.copies(piece.variable.name)
+        variable, copies = piece.variable, self._copies(piece, piece.variable.name)
         shape = variable.shape if piece.stop is None else (piece.stop - piece.start, *variable.shape[1:])
         with self._graph.as_default():
             with tf.device(self._placement.tasks.chief):
-                count = max(1, len(self._distinct(variable)))
+                count = max(1, len(self._distinct(piece)))
                 feeds = [tf.compat.v1.placeholder(tf.as_dtype(variable.dtype), shape) for _ in range(count)]
             own = iter(feeds[1:])
             shared = [copy for index, copy in enumerate(copies) if index == 0 or not _is_own(variable, copy)]
@@ -239,7 +259,7 @@ class Transfers:
         """Operations that write the rows of a piece to one shard of its variable."""
         begin = [part.offset if axis == part.axis else 0 for axis in range(len(part.shape))]
         size = list(part.shape)
-        start, copies = 0, self._placement.copies(part.name)
+        start, copies = 0, self._copies(piece, part.name)
         if piece.stop is not None:
             first, last = begin[0], begin[0] + part.shape[0]
             low, high = max(first, piece.start), min(last, piece.stop)

@@ -17,9 +17,10 @@ at the variable and so may have changed it.
 Sessions may share variables. A session that was used last has the newer values, and brings them to the variables before
 another one runs a step.
 
-Between two calls nothing is watched. `release` keeps the memory of each value that the model got from the session. As
-long as it is kept, TensorFlow gives a variable that changes other memory. So `resume` finds the variables that nobody
-has changed without comparing their values, and these are not loaded again, unless replicas are loose.
+Between two calls nothing is watched, and the machine of the program has large values once: `Session.rest` frees the
+session's copies there before values come home. `release` keeps the memory of each value that the model got from the
+session. As long as it is kept, TensorFlow gives a variable that changes other memory. So `resume` finds the variables
+that nobody has changed without comparing their values, and these are not loaded again, unless replicas are loose.
 
 Any thread may look. One thread at a time uses the session. Another thread waits for the end of the current step. If the
 step takes long, or waits for that thread, the thread sees the value that the model has, and the model gets the current

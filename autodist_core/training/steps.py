@@ -9,7 +9,7 @@ each later session.
 >>> from autodist_core.resource_spec import ResourceSpec
 >>> from autodist_core.training.settings import Settings
 >>> class Function(Captured):
-...     item, rebuild, fixing = example_step(), tuple, ()
+...     item, rebuild, fixing, lines = example_step(), tuple, (), SourceLines()
 ...     entries = tuple(Entry(spec, tf.Variable(tf.ones(spec.shape, spec.dtype))) for spec in item.variables)
 >>> class Ones(Batch):
 ...     arrays, specs = (np.ones((5, 3), "float32"),), (tf.TensorSpec((5, 3)),)
@@ -28,6 +28,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import tensorflow as tf
 
+from autodist_core.capture.source_lines import SourceLines
 from autodist_core.errors import REFUSED, AutodistError, CaptureError, amount
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
@@ -54,6 +55,10 @@ class Captured(Protocol):
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The variables that the function touches."""
+
+    @property
+    def lines(self) -> SourceLines:
+        """The lines of the user's program that made the function's operations."""
 
     @property
     def fixing(self) -> tuple[tuple[str, str], ...]:
@@ -143,6 +148,10 @@ class Steps(Generic[B, C]):
     def run(self, batch: B, same_size: bool = False) -> tuple[C, list[Any]]:
         """Run the function on one batch; return the captured function, and its outputs for the whole batch."""
         found = self._alternative(batch) or self._add(batch, same_size)
+        with found.captured.lines.told():
+            return found.captured, self._run(found, batch)
+
+    def _run(self, found: _Alternative[C], batch: B) -> list[Any]:
         state, step = self._session_step(found)
         if not self._mentioned:
             self._warn(state, step, batch)
@@ -154,7 +163,7 @@ class Steps(Generic[B, C]):
         state.after_step()
         if state.session.placement is not self._announced:
             self._announce(state, step, batch)
-        return found.captured, outputs
+        return outputs
 
     def say_again(self) -> None:
         """Say after the next step what the function does, in case its batches are others now."""
@@ -163,7 +172,8 @@ class Steps(Generic[B, C]):
     def prepare(self, batch: B, same_size: bool = False) -> C:
         """The function, captured for batches like this one and added to the session; nothing runs."""
         found = self._alternative(batch) or self._add(batch, same_size)
-        self._session_step(found)
+        with found.captured.lines.told():
+            self._session_step(found)
         return found.captured
 
     def capture(self, batch: B, keep: bool = False, same_size: bool = False) -> C:
@@ -243,7 +253,8 @@ class Steps(Generic[B, C]):
         else:
             found = _Alternative(specs, self._traced(batch, specs), usual)
         # The alternative is stored only after this call: the session may refuse the step.
-        self._session_step(found)
+        with found.captured.lines.told():
+            self._session_step(found)
         if self.captured is None:
             self.captured, self.specs = found.captured, batch.specs
         self._known.setdefault(batch.signature, []).append(found)

@@ -258,5 +258,6 @@ def _settle_and_pull(state: TrainingState) -> None:
     try:
         state.settle()
     finally:
+        state.session.rest()
         # Loose replicas may have failed. The state is pulled all the same.
         state.pull_all(again=state.session.condition is Condition.LOST)

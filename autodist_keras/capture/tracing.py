@@ -261,7 +261,9 @@ def _captured(
         return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one, followed.degrees)
     counts = own.counts(followed.found.state_of)
     traced = replace(traced, added_up=counts.added_up, counted={**counts.counted, **followed.counted})
-    item = capture.capture(traced, followed.joined)
+    lines = capture.source_lines(graph)
+    with lines.told():
+        item = capture.capture(traced, followed.joined)
     require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
@@ -275,7 +277,6 @@ def _captured(
     notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
     two = along_two_axes(graph, inputs, traced.outputs) if concat and not traced.parts else ()
-    lines = capture.source_lines(graph, trace.updated)
     return CapturedStep(item, rebuild, entries, other_notes, notes, lines, owner, two)
 
 

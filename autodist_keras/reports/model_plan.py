@@ -15,6 +15,7 @@ shows as a table in a notebook. `DistributedModel.plan` calls this module, and `
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -133,10 +134,11 @@ def plan_of_captured(
         notes = (*notes, *((f"the data of a fit: {way}",) if way else ()))
     notes = (*notes, *driver.data.notes, *_of_unknown_length(model, data))
     mixing = captured.notes if captured else Notes()
-    return plan(
-        model, item, strategy, settings.share_memory, settings.fuses, notes, mixing, written(settings.strategy),
-        examples, settings.resource_spec,
-    )
+    with captured.lines.told() if captured else nullcontext():
+        return plan(
+            model, item, strategy, settings.share_memory, settings.fuses, notes, mixing, written(settings.strategy),
+            examples, settings.resource_spec,
+        )
 
 
 def inexact(distributed: Any) -> tuple[str, ...]:

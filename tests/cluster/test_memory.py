@@ -57,6 +57,7 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch):
     alone, model, of_one, measures = made(), made(), Measures(), Measures()
     options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
     alone.fit(x, y, callbacks=[of_one], **options)
+    alone.fit(x, y, **options)
     with DistributedModel(model, network.pair(), "AllReduce") as dm:
         dm.fit(x, y, callbacks=[measures], **options)
         assert len(measures.found) == 4
@@ -64,6 +65,9 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch):
         assert [each.verdict for each in dm.plan(x[:4], y[:4]).table.memory] == ["fits"] * 2
         assert max(measures.found) < 0.01 * STATE < STATE <= held(model)
         assert_same(of_one.looked, measures.looked)
+        # The agent of the program's machine has freed its copies by now, and gets them again.
+        dm.evaluate(x, y, batch_size=4, verbose=0)
+        dm.fit(x, y, **options)
         assert_same(
             in_order(alone.weights, alone.optimizer.variables), in_order(model.weights, model.optimizer.variables)
         )

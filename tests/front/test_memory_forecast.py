@@ -15,6 +15,9 @@ from autodist_core import ResourceSpec
 from autodist_core.cluster.agents.agent_handle import DESCRIBED
 from autodist_core.cluster.on_node.machine import cards
 from autodist_core.forecast import needs
+from autodist_core.reports import step_plan
+from autodist_core.strategy import Sharded
+from autodist_core.strategy.written import written
 from autodist_keras import DistributedModel
 from tests.support.models import stacked
 
@@ -86,6 +89,24 @@ def test_over_machines_each_has_what_the_strategy_places_there(devices, second, 
     monkeypatch.setitem(DESCRIBED, "10.0.0.2", {"memory_free": 3 << 20, "cards": [3 << 20]})
     assert planned()[second].verdict.startswith("needs ")
     assert "the device has 3.0 MiB: a batch of " in planned()[second].verdict
+
+
+def test_a_strategy_with_less_state_is_named_where_a_step_does_not_fit(monkeypatch):
+    nodes = [{"address": f"10.0.0.{number}", "chief": number == 1, "cpus": [0]} for number in (1, 2)]
+
+    def planned(strategy):
+        return DistributedModel(model(), ResourceSpec({"nodes": nodes}), strategy).plan(*batch(4)).table.memory
+
+    def peak(strategy):
+        return max(each.peak for each in planned(strategy))
+
+    kept, gathered = Sharded(whole_bytes=0), Sharded(weights="gathered", whole_bytes=0)
+    monkeypatch.setattr(step_plan, "LESS_STATE", (kept, gathered))
+    needed = {written(each): peak(each) for each in (kept, gathered)}
+    assert peak("AllReduce") > needed[written(kept)] > needed[written(gathered)]
+    for name, size in needed.items():
+        monkeypatch.setattr(needs, "available", lambda device, here, held=0, size=size: size)
+        assert all(f"{name} would fit" in each.verdict for each in planned("AllReduce"))
 
 
 @pytest.mark.parametrize(("visible", "shown"), [(None, [3, 5]), ("1,0", [5, 3]), ("1", [5]), ("-1", []), ("", [])])

@@ -38,7 +38,8 @@ class Training:
     def __init__(self) -> None:
         self.variables, self.alone = self.new(), self.new()
         item = capture(trace(dense_step(self.variables), self.variables))
-        self.session = RecoveringSession(lambda: Losing(placed(item, AllReduce())), lambda error: None)
+        self._losing = Losing(placed(item, AllReduce()))
+        self.session = RecoveringSession(lambda: self._losing, lambda error: None)
         self.state, self._step = TrainingState(self.session), self.session.add(item)
         self.state.watch([Entry(spec_of(name, each), each) for name, each in self.variables.items()])
 
@@ -59,6 +60,10 @@ class Training:
         """What TensorFlow has for a variable, read in a way of which nobody is told."""
         handle = vars(self.variables[name])["_handle"]
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float64)
+
+    def copies(self, name: str) -> np.ndarray:
+        """The value that the session has for a variable."""
+        return self._losing.read([name])[name]
 
     def assert_equal(self, name: str = "w") -> None:
         np.testing.assert_allclose(self.variables[name].numpy(), self.alone[name].numpy(), rtol=0, atol=1e-15)
@@ -95,6 +100,29 @@ def test_a_large_variable_has_no_memory_until_somebody_looks(training):
     training.step()
     training.state.release()
     assert training.raw("w").shape == [3, WIDE]
+
+
+def test_between_two_calls_the_machine_of_the_program_has_the_state_once(training):
+    """The session's own copies of a large variable are freed, and are there again when a step needs them."""
+    for steps in (2, 3):
+        for _ in range(steps):
+            training.step()
+        training.session.settle()
+        training.session.rest()
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            training.copies("w")
+        assert training.copies("b").size == WIDE
+        training.state.pull_all()
+        training.assert_equal()
+        training.state.release()
+        training.state.resume()
+    training.variables["w"].assign_add(np.ones((3, WIDE)))
+    training.alone["w"].assign_add(np.ones((3, WIDE)))
+    training.step()
+    training.session.settle()
+    training.session.rest()  # after a single step the copies stay
+    assert training.copies("w").size == 3 * WIDE
+    training.assert_equal()
 
 
 def test_what_a_callback_writes_into_a_freed_variable_counts(training):

@@ -7,7 +7,7 @@ In: the index of a captured step, and its placement. Out: an error for each viol
 All replicas that own variables run the same portion of the update, so the first of them stands for all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from autodist_core.errors import AutodistError, CaptureError, NotYetError
 from autodist_core.kernel.analysis.gradient_flow import reads_own
@@ -31,12 +31,13 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
     names = list(dict.fromkeys(name for _, name in portions))
     inputs = [name for name in names if step.nodes[name].op.startswith("Placeholder")]
     if inputs:
+        value = _of_inputs(step, names, inputs)
         yield CaptureError(
             "the update, or what a step does to its gradients before apply, reads the step's input "
             f"{' and '.join(map(repr, inputs))}, and a replica has only its slice of the batch (inputs are numbered in "
-            "the order of x, y and sample_weight). A value of the batch, such as its loss, may not decide what is "
-            "applied: let the update depend on gradients and variables only. keras.optimizers.LossScaleOptimizer "
-            "leaves out a step whose gradients are not finite."
+            f"the order of x, y and sample_weight). A value of the batch, here {value!r} ({step.nodes[value].op}), may "
+            "not decide what is applied: let the update depend on gradients and variables only. "
+            "keras.optimizers.LossScaleOptimizer leaves out a step whose gradients are not finite."
         )
     if placement.loose is not None:
         read = {name for _, each in portions for name in step.sources(each)} & step.alike
@@ -65,6 +66,18 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
         yield CaptureError(
             f"the update writes through {name!r} ({step.nodes[name].op}), which belongs to no variable's owner."
         )
+
+
+def _of_inputs(step: StepIndex, names: Collection[str], inputs: Sequence[str]) -> str:
+    """The value of the batch that the update reads first, or the first node that reads an input."""
+    depending = dict.fromkeys(inputs)
+    for name in step.in_order(names):
+        found = [source for source in step.sources(name) if source in depending]
+        if found and step.is_update(name):
+            return found[0]
+        if found:
+            depending[name] = None
+    return next((name for name in depending if name not in inputs), inputs[0])
 
 
 def _reads_own(step: StepIndex, variable: str, name: str) -> CaptureError:

@@ -91,8 +91,10 @@ class Copies:
     def spread(self, names: Iterable[str]) -> None:
         """Give the other copies of these variables the value of the home."""
         for name in names:
-            if name in self._homes:
-                self._write(self.variables[name], self._read(self._handles[self._homes[name].shared_name], name))
+            home, variable = self._homes.get(name), self.variables[name]
+            # A copy that no step has asked for gets the value of the home when it is made.
+            if home and any(copy != home and copy.shared_name in self._handles for _, copy in self._copies(variable)):
+                self._write(variable, self._read(self._handles[home.shared_name], name))
 
     def write(self, name: str, value: np.ndarray) -> None:
         """Give all copies of a variable this value."""
@@ -131,7 +133,6 @@ class Copies:
         home = self._homes.get(variable.name)
         for each, copy in self._copies(variable):
             if copy == home or (home is not None and copy.shared_name not in self._handles):
-                # A copy that no step has asked for gets the value of the home when it is made.
                 continue
             own = tf.zeros_like(value) if _starts_from_zero(each, copy) else _slice(each, value)
             self._assign(self.handle(copy.shared_name), own, each, copy.device)

@@ -98,12 +98,15 @@ class Backup:
         """Whether the session's state is the safe state."""
         return not self.events
 
-    def loaded(self, values: Mapping[str, np.ndarray]) -> None:
-        """Note that variables were set."""
-        copies = {name: self._on_disk.keep(value) for name, value in values.items()}
+    def kept(self, value: np.ndarray) -> Kept | np.ndarray:
+        """A copy of a value that is to be loaded, on disk if it is large."""
+        return self._on_disk.keep(value)
+
+    def loaded(self, values: Mapping[str, Kept | np.ndarray]) -> None:
+        """Note that variables were set to `kept` values."""
         # A new variable is part of the safe state at once. The others are too, if there was no event since the read.
-        at_once = {name: value for name, value in copies.items() if self.current or name not in self.values}
-        later = {name: value for name, value in copies.items() if name not in at_once}
+        at_once = {name: value for name, value in values.items() if self.current or name not in self.values}
+        later = {name: value for name, value in values.items() if name not in at_once}
         with defer_interrupt():
             self.values = self.values | at_once
             if later:

@@ -72,8 +72,12 @@ class RecoveringSession(Session):
         self._added: list[tuple[GraphItem, int | None]] = []
         self._written: list[frozenset[str]] = []
         """For each step: the variables that it may write."""
-        self._unloaded: dict[str, np.ndarray] = {}
-        """The values of loads that have not succeeded yet."""
+        self._unloaded: dict[str, Kept | np.ndarray] = {}
+        """The values that are written before the next step, or with which an earlier write has not succeeded."""
+        self._forgotten: set[str] = set()
+        """The variables of which the program's machine has no copies, since the program has the values."""
+        self._ran = 0
+        """How many steps have run since the last `rest`."""
         self._in_doubt: set[str] = set()
         """The variables that a step may have written which did not succeed. They are loaded even if they are equal."""
         self._unraised: NodeLostError | None = None
@@ -117,6 +121,7 @@ class RecoveringSession(Session):
         except BaseException:
             self._in_doubt |= self._written[event.step]
             raise
+        self._ran += 1
         self._progress()
         if self._backup.due:
             self._try_until_done(self._back_up)
@@ -133,10 +138,14 @@ class RecoveringSession(Session):
                 self._try_until_done(self._back_up)
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of these variables. A value that the session has already is not sent again."""
+        """Let every copy of these variables be written before the next step, unless it has the value already.
+
+        The values are copied here, large ones to the disk. So the caller may free its own before machines have them.
+        """
         unknown = self._unloaded.keys() | self._in_doubt
-        self._unloaded |= {n: value for n, value in values.items() if n in unknown or not self._backup.has(n, value)}
-        self._try_until_done(self._load_rest)
+        for name, value in values.items():
+            if name in unknown or not self._backup.has(name, value):
+                self._unloaded[name] = self._backup.kept(value)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables; the last safe values if the cluster is gone."""
@@ -158,13 +167,32 @@ class RecoveringSession(Session):
 
     def is_on_disk(self, name: str) -> bool:
         """Whether the last safe value of a variable is on disk."""
-        return name not in self._unloaded and isinstance(self._backup.values.get(name), Kept)
+        return isinstance(self._safe(name), Kept)
 
     def last_safe(self, name: str) -> np.ndarray:
         """The value of a variable in the last safe state."""
-        # A variable that was never in a session has the value of its unfinished load.
-        unloaded = self._unloaded.get(name)
-        return array_of(self._backup.values[name]) if unloaded is None else unloaded
+        found = self._safe(name)
+        assert found is not None
+        return array_of(found)
+
+    def _safe(self, name: str) -> Kept | np.ndarray | None:
+        # What is still to be written is newer than what the session has.
+        return self._unloaded.get(name, self._backup.values.get(name))
+
+    def rest(self) -> None:
+        """Free the copies that the program's machine has of what is safe on the disk of the program.
+
+        After a single step they stay: a call such as `train_on_batch` is probably followed by another one.
+        """
+        ran, self._ran = self._ran, 0
+        if ran < 2 or self._session is None or not self._backup.current or self.placement.loose is not None:
+            return
+        sums = {each.name for item, _ in self._added for each in item.variables if each.aggregation == "sum"}
+        names = {name for name in self._known if self.is_on_disk(name)} - sums
+        # Noted first: some may be gone even if the call fails.
+        self._forgotten |= names
+        with contextlib.suppress(NodeLostError, BrokenOffError):
+            self._session.forget(sorted(names))
 
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added."""
@@ -197,6 +225,10 @@ class RecoveringSession(Session):
         if session.condition is Condition.SPOILT:
             raise BrokenOffError("A step failed, and collectives over several machines do not survive that.")
         self._load_rest(session)
+        needed = self._forgotten.intersection(each.name for each in self._added[event.step][0].variables)
+        if needed:
+            session.remember(Arrays({name: self._backup.values[name] for name in sorted(needed)}))
+            self._forgotten -= needed
         return self._steps[event.step](event.arrays, event.total)
 
     def _try_until_done(self, action: Callable[[Session], T]) -> T:
@@ -273,6 +305,7 @@ class RecoveringSession(Session):
             raise
         with defer_interrupt():
             self._session, self._steps, self.placement = session, steps, session.placement
+            self._forgotten = set()
 
     def _back_up(self, session: Session) -> None:
         self._load_rest(session)
@@ -281,15 +314,17 @@ class RecoveringSession(Session):
 
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         self._load_rest(session)
-        return session.read(names)
+        found = session.read(name for name in names if name in self._backup.written)
+        return {name: found[name] if name in found else self.last_safe(name) for name in names}
 
     def _load_rest(self, session: Session) -> None:
         """Write the values of all unfinished loads, also of an earlier load that was broken off."""
         if self._unloaded:
-            session.load(self._unloaded)
+            session.load(Arrays(self._unloaded))
             with defer_interrupt():
                 self._backup.loaded(self._unloaded)
                 self._in_doubt -= self._unloaded.keys()
+                self._forgotten -= self._unloaded.keys()
                 self._unloaded = {}
 
     def _raise_unraised(self) -> None:
