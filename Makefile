@@ -3,6 +3,7 @@
 # make bench  this project beside its peers on this machine and over test hosts, as a table, JSON and a picture; an hour
 # make gpu-check  on a machine with a GPU: what is right there, how fast it is, and what is copied; six minutes
 # make docs   the documentation as a site in site/, to be opened without a server; warnings are errors
+# make dist   what is published, in dist/; the wheel is tried in an environment that has no sources
 #
 # CI runs `make test-long`, `make test-packages`, `make test-oldest` and `make test-pythons` besides: more combinations and
 # repetitions, data of other packages, the oldest versions of the dependencies, and a quick part on Python 3.12 and 3.13
@@ -25,10 +26,12 @@ PIP := $(PY) -m pip --disable-pip-version-check
 PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10
 OLDEST := .venv-oldest
 BENCH := .venv-bench
+DIST := .venv-dist
 BENCH_ARGS ?=
 GPU_ARGS ?=
 PYTHONS := 3.12 3.13
 QUICK := tests/planning tests/seams tests/capture/test_plain_traces.py tests/equality/test_cut.py tests/front/test_promises.py
+OF_WHEEL := tests/equality/test_cut.py tests/front/test_promises.py
 METADATA := setup.cfg setup.py pyproject.toml
 
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
@@ -37,7 +40,7 @@ PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,
 # Test processes, and the programs that they start, read what an earlier one has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-pythons $(PYTHONS:%=test-python%) bench gpu-check docs clean
+.PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-pythons $(PYTHONS:%=test-python%) bench gpu-check docs dist clean
 .DELETE_ON_ERROR:
 
 help:
@@ -97,6 +100,19 @@ docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
 	@echo "The site is in site/: open site/index.html. Its search needs a server: python3 -m http.server -d site"
 
+# The tests run in a folder without the packages' sources, so they import what the wheel has installed.
+dist:
+	rm -rf dist build $(DIST)
+	$(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip --disable-pip-version-check install --quiet 'build>=1.2,<2' 'twine>=6,<7'
+	$(DIST)/bin/python -m build --outdir dist
+	$(DIST)/bin/python -m twine check --strict dist/*
+	rm -rf $(DIST) && $(PYTHON) -m venv $(DIST)
+	$(DIST)/bin/python -m pip --disable-pip-version-check install --quiet "$$(echo dist/*.whl)[test]"
+	mkdir -p build/dist && cp -r tests examples pyproject.toml setup.cfg build/dist
+	cd build/dist && ../../$(DIST)/bin/python examples/train.py
+	cd build/dist && ../../$(DIST)/bin/python -m pytest -n $(JOBS) -q -m "not long" $(OF_WHEEL) $(PYTEST_ARGS)
+
 $(PY) $(OLDEST)/bin/python $(BENCH)/bin/python:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11 to 3.13 among python3, python3.13, python3.12, python3.11. Install one, or name it: make PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c '$(FITS)' || { echo "$(PYTHON) is not Python 3.11 to 3.13. Name another one: make PYTHON=/path/to/python3"; exit 1; }
@@ -133,4 +149,4 @@ $(PYTHONS:%=.venv-%/.installed): .venv-%/.installed: $(METADATA)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(BENCH) $(PYTHONS:%=.venv-%) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(BENCH) $(DIST) $(PYTHONS:%=.venv-%) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -39,7 +39,9 @@ from workloads import BATCH, WORKLOADS
 from tests.network.lan import missing
 
 PARTS = ("forecast", "contenders")
-BUILDERS = ("AllReduce", "PS", "PartitionedPS", "Parallax")
+GATHERED = "gathered"
+BUILDERS = ("AllReduce", "PS", "PartitionedPS", "Parallax", "Sharded", GATHERED)
+"""Names of builders, and a name for `Sharded(weights="gathered")`."""
 GIVING_BACK = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"}
 """The variables with which the C library gives freed memory back."""
 _SMALL = 200
@@ -128,6 +130,8 @@ def contenders(
     workload: str, counts: Sequence[int], builders: Sequence[str], peers: Sequence[str]
 ) -> Iterator[tuple[str, str, Mapping[str, list[float]]]]:
     """Each contender, where it trains, and the peaks of its processes."""
+    from autodist_core.strategy import Sharded
+
     job = Job(workload, _STEPS, rounds=1)
     for name in (PLAIN, ONE, TWO, REDUCED, MIRRORED):
         yield "one machine", name, of_training(Training(name, CONTENDERS[name], job))
@@ -135,7 +139,8 @@ def contenders(
         with hosts.network(count, "1gbit") as made:
             spec = replace(job, spec=made.spec())
             for builder in builders:
-                training = hosts.start(made, builder, partial(distributed, strategy=builder), spec)
+                strategy = Sharded(weights=GATHERED) if builder == GATHERED else builder
+                training = hosts.start(made, builder, partial(distributed, strategy=strategy), spec)
                 yield f"{count} hosts", builder, of_training(training)
             for peer in peers:
                 if find_spec("torch" if peer == TORCH else "tf_keras") and (peer != TORCH or workload in OF_TORCH):
