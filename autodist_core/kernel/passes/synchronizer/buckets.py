@@ -41,7 +41,7 @@ class Lane:
     """
 
     occurrence: int
-    group: int
+    group: int | None
     hint: str
     dtype: tf.DType
     limit: int
