@@ -1,5 +1,6 @@
 """What ssh's own configuration says is done, and what the ResourceSpec says wins over it."""
 
+import contextlib
 import sys
 
 import pytest
@@ -36,7 +37,7 @@ def test_without_a_group_ssh_is_as_configured(network, ssh, key):
     from autodist_core.cluster.ssh import connect
 
     ssh.configure(f"User guest\n{key}")
-    with connect(network.hosts[1].address) as connection:
+    with contextlib.closing(connect(network.hosts[1].address)) as connection:
         assert connection.start("id -un").stdout.read() == b"guest\n"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
-from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
+from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents, run_in_parallel
 from autodist_core.cluster.agents.start_agent import start_agent
 from autodist_core.cluster.doctor.before_start import port_range, require_startable
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
@@ -131,9 +131,8 @@ class _Examiner:
 
         `doing` says what the agents are asked to do, and `seconds` is how long they may take.
         """
-        answered, waiting = [], Waiting(doing, len(agents), seconds)
-        outcomes = run_in_parallel(agents, ask, waiting, lambda agent: agent.node.address)
-        for agent, error in zip(agents, outcomes, strict=True):
+        answered = []
+        for agent, error in zip(agents, ask_in_parallel(agents, ask, doing, seconds), strict=True):
             if error is None:
                 answered.append(agent)
             else:

@@ -83,7 +83,7 @@ class Agent:
         if self._listener is not None:
             self._listener.close()
         self._server = start_server(job, task, tasks, cpus, admitted)
-        return {"strangers": self._server.strangers}
+        return {}
 
 
 ORDERS = ("describe", "listen", "reach", "measure", "visitors", "serve")
