@@ -69,7 +69,11 @@ class VariablePlan:
         """What the builder noted, or else the reason why the shards have unequal sizes."""
         if self.builder_note or self.axis is None:
             return self.builder_note
-        return _uneven_note(self.axis, self.variable.shape[self.axis], len(self.shards))
+        entries, shards = self.variable.shape[self.axis], len(self.shards)
+        if entries % shards == 0:
+            return ""
+        reason = f"axis {self.axis} is prime" if is_prime(entries) else f"axis {self.axis} has {entries} entries"
+        return f"{reason}: split in {shards} uneven shards"
 
     def unpartitioned(self, held: Mapping[str, int]) -> VariablePlan:
         """Return the plan of the same variable in one piece, on the destination that has the fewest bytes so far."""
@@ -119,13 +123,6 @@ class VariablePlan:
         split = split_text(PartitionerConfig.along(self.axis, len(self.shards), len(self.variable.shape)))
         common = common_synchronizer([shard.synchronizer for shard in self.shards])
         return f"{split} {common or ' + '.join(str(shard.synchronizer) for shard in self.shards)}"
-
-
-def _uneven_note(axis: int, entries: int, shards: int) -> str:
-    if entries % shards == 0:
-        return ""
-    reason = f"axis {axis} is prime" if is_prime(entries) else f"axis {axis} has {entries} entries"
-    return f"{reason}: split in {shards} uneven shards"
 
 
 def common_synchronizer(synchronizers: Sequence[Synchronizer]) -> Synchronizer | None:
