@@ -9,7 +9,6 @@ Numbers travel together if as many other messages precede each of them. So none 
 """
 
 import re
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -23,7 +22,6 @@ from autodist_core.step.index import output_type
 _OF_SERVER = re.compile("update/(server_[^/]+)/(.+)")
 
 
-@dataclass(frozen=True)
 class NumbersTogether(Kernel):
     """Packs the numbers that servers need of each other.
 
