@@ -25,7 +25,6 @@ For a loss, and the norm of a gradient that a server has:
 joined/loss/output0/done; update/server_localhost_CPU_0/norm/Squeeze
 """
 
-
 import tensorflow as tf
 
 from autodist_core.kernel.analysis.results import axis_of_rows, joining
