@@ -68,6 +68,4 @@ def _pack(
     editor.add("Unpack", received, [sent], there, num=len(numbers), T=dtype, axis=0)
     for index, readers in enumerate(numbers.values()):
         for name, position in readers:
-            inputs = list(editor[name].input)
-            inputs[position] = naming.tensor(received, index)
-            editor.change(name, inputs=inputs)
+            editor.edit(name).set_input(position, naming.tensor(received, index))
