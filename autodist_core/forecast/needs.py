@@ -21,11 +21,9 @@ from autodist_core.forecast.tensors import Operations
 from autodist_core.kernel import DistributedGraph, Placement, Tasks, build, place
 from autodist_core.log import log
 from autodist_core.plan.memory import DeviceMemory, together
-from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
-from autodist_core.strategy.synchronizers import PSPlan
 
 _AMPLE = 200
 """How many times the state and the batch no step takes: activations of convolutions are some 100 times the batch."""
@@ -97,10 +95,7 @@ def tasks_of(strategy: CompiledStrategy) -> Tasks:
     >>> tasks_of(CompiledStrategy("3f9c21", ("10.0.0.1:CPU:0", "10.0.0.2:CPU:0"), ())).addresses
     ('10.0.0.1', '10.0.0.2')
     """
-    pieces = (each for plan in strategy.variables for _, each in plan.pieces)
-    servers = [name for each in pieces if isinstance(each, PSPlan) for name in each.destinations]
-    machines = dict.fromkeys(DeviceSpec.parse(name).address for name in (*strategy.replicas, *servers))
-    return Tasks("run", tuple(machines)) if len(machines) > 1 else Tasks(one_cpu=True)
+    return Tasks("run", strategy.machines) if len(strategy.machines) > 1 else Tasks(one_cpu=True)
 
 
 def memories(item: GraphItem, placement: Placement, examples: int) -> list[DeviceMemory]:

@@ -133,8 +133,7 @@ class Operations:
                 given[argument.name] = value
         body.merge(tf.compat.v1.GraphDef(node=function.node_def).node)
         for node in function.node_def:
-            for position, source in enumerate(node.input):
-                body.edit(node.name).set_input(position, names.get(source, source))
+            body.change(node.name, inputs=[names.get(source, source) for source in node.input])
         wanted = [function.ret[each.name] for each in function.signature.output_arg]
         results = [names.get(name, name) for name in wanted]
         made = self.of(list(body), given, results, body=True)

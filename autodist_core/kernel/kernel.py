@@ -10,7 +10,7 @@ fields that it provides. The runner raises an error if the kernel fills another 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ FIELDS = (
 """The fields of a draft that kernels provide for each other. `targets` is not one: every kernel may add to it."""
 
 
+@dataclass(frozen=True)
 class Kernel(ABC):
     """One step from a captured graph to a distributed one.
 
@@ -61,6 +62,16 @@ class Change:
     kernel: str
     ops: tuple[tuple[str, int, int], ...]
 
+    @staticmethod
+    def between(kernel: str, before: Mapping[str, int], after: Mapping[str, int]) -> "Change":
+        """Return the change of a kernel, from the number of nodes of each type before and after it.
+
+        >>> print(Change.between("Barriers", {"MatMul": 2}, {"MatMul": 2, "NoOp": 3}))
+        Barriers: NoOp: 0 -> 3
+        """
+        ops = ((op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys()))
+        return Change(kernel, tuple(each for each in ops if each[1] != each[2]))
+
     def __str__(self) -> str:
         changes = ", ".join(f"{op}: {before} -> {after}" for op, before, after in self.ops)
         return f"{self.kernel}: {changes or 'no change'}"
@@ -95,8 +106,7 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
             raise
         draft.provided.update(kernel.provides)
         after = draft.editor.histogram()
-        ops = [(op, before.get(op, 0), count) for op, count in sorted(after.items()) if before.get(op, 0) != count]
-        changes.append(Change(kernel.name, tuple(ops)))
+        changes.append(Change.between(kernel.name, before, after))
         before = after
     return tuple(changes)
 

@@ -13,7 +13,6 @@ Each replica has a queue of its own. The update runs on the servers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -34,7 +33,6 @@ from autodist_core.step import naming
 from autodist_core.step.graph_item import GraphItem
 
 
-@dataclass(frozen=True)
 class Send(Kernel):
     """Put each active replica's gradients into its queue, after all operations of its step that can fail.
 
@@ -61,7 +59,6 @@ class Send(Kernel):
             ))
 
 
-@dataclass(frozen=True)
 class Receive(Kernel):
     """Take each active replica's gradients of one step out of its queue; the update waits for all of them.
 
@@ -95,7 +92,6 @@ class Receive(Kernel):
             draft.barriers[occurrence] = draft.editor.add("NoOp", f"barrier/{occurrence}", arrived, host)
 
 
-@dataclass(frozen=True)
 class Follow(Kernel):
     """Bring the servers' values to the active replicas.
 

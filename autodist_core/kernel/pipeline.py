@@ -17,7 +17,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     LookupsTogether: no change
     Compile: no change
 
-Of many machines that do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
+If many machines do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -157,9 +157,7 @@ def _graph_of(
         before = draft.editor.histogram()
         for units in filter(None, kinds):
             graph = repeated(graph, units)
-        after = graph.editor.histogram()
-        ops = [(op, before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())]
-        changes = [*changes, Change("Repeat", tuple(each for each in ops if each[1] != each[2]))]
+        changes = [*changes, Change.between("Repeat", before, graph.editor.histogram())]
     numbers = sorted(graph.feeds) if kinds else graph.feeds
     travelling = {key: product for key, product in draft.gradient_products.items() if key in draft.factored}
     return DistributedGraph(

@@ -89,5 +89,5 @@ def _shown(graph: Any) -> Any:
     for name in [node.name for node in editor if node.op == "Const" and node.ByteSize() > _LARGE_BYTES]:
         value = editor[name].attr["value"].tensor
         empty = TensorProto(dtype=value.dtype, tensor_shape=value.tensor_shape)
-        editor.edit(name).set_attribute("value", empty)
+        editor.change(name, value=empty)
     return editor.graph_def()

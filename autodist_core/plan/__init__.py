@@ -35,8 +35,7 @@ class Plan(Shown[PlanTable]):
     True
     """
 
-    text_of = staticmethod(text_of)
-    html_of = staticmethod(html_of)
+    forms = text_of, html_of
 
 
 def table(

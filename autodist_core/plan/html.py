@@ -110,20 +110,12 @@ def beside(shown: str, parts: Sequence[tuple[int, str]], whole: int) -> str:
     >>> beside("4 B", [(0, "red")], 4)
     '<span style="white-space:nowrap">4 B</span>'
     """
-    return f'<span style="white-space:nowrap">{shown}</span>' + _bar(parts, whole)
-
-
-def _bar(parts: Sequence[tuple[int, str]], whole: int) -> str:
-    """A bar. The length of each part is its share of `whole`.
-
-    >>> _bar([(0, "red")], 0)
-    ''
-    """
     bars = "".join(
         f'<div style="width:{max(100 * size / whole, 1):.1f}%;background:{colour}"></div>'
         for size, colour in parts if size
     )
-    return f'<div style="display:flex;height:6px;width:100px;margin-top:2px">{bars}</div>' if bars else ""
+    bar = f'<div style="display:flex;height:6px;width:100px;margin-top:2px">{bars}</div>' if bars else ""
+    return f'<span style="white-space:nowrap">{shown}</span>{bar}'
 
 
 def _legend(plan: PlanTable) -> str:

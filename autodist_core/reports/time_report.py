@@ -30,8 +30,7 @@ class TimeReport(Shown[TimeTable]):
     ('a step of 64 examples takes 10.0 ms on 2 replicas (measured in 20 steps)', True)
     """
 
-    text_of = staticmethod(text_of)
-    html_of = staticmethod(html_of)
+    forms = text_of, html_of
 
 
 def time_report(

@@ -87,15 +87,10 @@ class Seam:
         return SeamError(self._said(f"does not behave as {self.label} ({found})"))
 
     def _said(self, wrong: str) -> str:
-        return f"{self._package()} {wrong}, on which {self.rests} rests{_supported(self._root)}"
-
-    @property
-    def _root(self) -> str:
-        return self.owner.partition(".")[0]
-
-    def _package(self) -> str:
-        version = getattr(sys.modules.get(self._root), "__version__", "") if self._root in SUPPORTED else sys.version
-        return f"{_SHOWN.get(self._root, 'Python')} {version.partition(' ')[0]}"
+        root = self.owner.partition(".")[0]
+        version = getattr(sys.modules.get(root), "__version__", "") if root in SUPPORTED else sys.version
+        package = f"{_SHOWN.get(root, 'Python')} {version.partition(' ')[0]}"
+        return f"{package} {wrong}, on which {self.rests} rests{_supported(root)}"
 
     def _wrong(self) -> str:
         if self.kind == AT_USE:
@@ -207,20 +202,17 @@ def _supported(root: str) -> str:
     return f"; supported: {first} to {last}"
 
 
-def problems(table: Iterable[Seam]) -> tuple[str, ...]:
-    """What is wrong with the seams of a table.
+def examine(table: Iterable[Seam], *packages: str) -> None:
+    """Raise a SeamError that lists what is wrong with the seams of a table.
 
-    >>> problems([Seam("threading.Thread", "_no_such_name", "waiting")])
-    ('Python 3... has no Thread._no_such_name, on which waiting rests',)
+    Where nothing is wrong, log it if a package is of a version on which the tests have not run.
+
+    >>> examine([Seam("threading.Thread", "_no_such_name", "waiting")])
+    Traceback (most recent call last):
+    autodist_core.errors.SeamError: Python 3... has no Thread._no_such_name, on which waiting rests. ...
     """
-    return tuple(problem for seam in table if (problem := seam.problem()))
-
-
-def mention_versions(*packages: str) -> None:
-    """Log it where a package is of a version on which the tests have not run.
-
-    >>> mention_versions("tensorflow")
-    """
+    if problems := [problem for seam in table if (problem := seam.problem())]:
+        raise SeamError(*problems)
     for package in packages:
         version = import_module(package).__version__
         first, last = SUPPORTED[package]

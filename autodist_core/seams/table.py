@@ -9,8 +9,7 @@ Code that uses one of these names imports the seam and calls `get()`, which impo
 
 from functools import cache
 
-from autodist_core.errors import SeamError
-from autodist_core.seams.seam import AT_USE, BEHAVIOUR, STORED, Seam, mention_versions, problems
+from autodist_core.seams.seam import AT_USE, BEHAVIOUR, STORED, Seam, examine
 
 
 @cache
@@ -19,9 +18,7 @@ def check() -> None:
 
     >>> check()
     """
-    if found := problems(TABLE):
-        raise SeamError(*found)
-    mention_versions("tensorflow")
+    examine(TABLE, "tensorflow")
 
 
 def _draws_have_seeds() -> str:

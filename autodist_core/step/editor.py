@@ -341,11 +341,8 @@ class Editor:
         return dict(Counter(node.op for node in self))
 
     def check(self) -> None:
-        """Raise a KernelError if no node produces some input, or if the graph has a cycle.
-
-        Only what has changed since the last check is looked at.
-        """
-        self._checks.run()
+        """Raise a KernelError if no node produces some input of a node that has changed since the last check."""
+        self._checks.require_inputs()
 
     def sources(self) -> Mapping[str, frozenset[str]]:
         """Check the graph, and return the nodes that each node reads or awaits.
@@ -360,8 +357,11 @@ class Editor:
         return self._checks.sources
 
     def graph_def(self, captured: bool = False) -> graph_pb2.GraphDef:
-        """Check the graph and return it. With `captured`, the nodes keep their marks, as in a captured step."""
-        self.check()
+        """Return the graph; raise a KernelError if no node produces some input, or if the graph has a cycle.
+
+        With `captured`, the nodes keep their marks, as in a captured step.
+        """
+        self._checks.require_order()
         graph = graph_pb2.GraphDef()
         if self._library is not None:
             graph.library.CopyFrom(self._library)

@@ -128,7 +128,7 @@ class GraphItem:
     def serialize(self) -> bytes:
         """Return the item as bytes. Equal items give equal bytes."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return serialization.serialize(grad_target_pairs=self.grad_target_pairs, **parts)
+        return serialization.serialize({**parts, "grad_target_pairs": self.grad_target_pairs})
 
     @classmethod
     def deserialize(cls, data: bytes) -> GraphItem:

@@ -90,7 +90,8 @@ class StepIndex:
         self.touches = {
             node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
         }
-        self._analyses: dict[Callable[[StepIndex], Any], Any] = {}
+        self.analysed: dict[Callable[[StepIndex], Any], Any] = {}
+        """The results of the analyses that have run (see `analysis`)."""
         self._sources: dict[str, list[str]] = {}
 
     @staticmethod
@@ -105,12 +106,6 @@ class StepIndex:
             item.found[StepIndex] = StepIndex(item)
         index: StepIndex = item.found[StepIndex]
         return index
-
-    def result_of(self, analyse: Callable[[StepIndex], _Result]) -> _Result:
-        """Return the result of an analysis of this step. The analysis runs at the first call only."""
-        if analyse not in self._analyses:
-            self._analyses[analyse] = analyse(self)
-        return self._analyses[analyse]
 
     def is_update(self, node: str) -> bool:
         """Whether a node belongs to an update. All other nodes belong to compute."""
@@ -319,7 +314,10 @@ def analysis(analyse: Callable[[StepIndex], _Result]) -> Callable[[StepIndex], _
 
     @wraps(analyse)
     def asked(step: StepIndex) -> _Result:
-        return step.result_of(analyse)
+        if analyse not in step.analysed:
+            step.analysed[analyse] = analyse(step)
+        result: _Result = step.analysed[analyse]
+        return result
 
     return asked
 

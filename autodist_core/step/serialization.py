@@ -4,7 +4,7 @@ This is a file format: GraphItem writes and reads it with `serialize` and `deser
 message.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import message as protobuf
@@ -15,12 +15,10 @@ from autodist_core.step.values import Gradient, Joined, Table, Tensor, Variable
 
 _VARIABLE = "type.googleapis.com/autodist.proto.Variable"
 _GRAPH_DEF = "type.googleapis.com/tensorflow.GraphDef"
-# The fields that have the same name and type in the message and in the GraphItem.
-_PLAIN = (
-    "outputs", "concat_outputs", "examples", "total", "replica", "cross_replica_sums", "cross_replica_gathers",
-    "cross_replica_maxima", "targets", "jit_compile", "explicit_seeds", "handed_in",
-    "draws_as_one",
-)
+_ELSEWHERE = ("variables", "inputs", "graph_bytes")
+"""The fields of a GraphItem that have another name or another form in the message."""
+_PARTS = {"gradients": Gradient, "tables": Table, "joined": Joined}
+"""The fields that consist of values, whose fields have the same names and types in the message."""
 
 
 def info(variables: Iterable[Variable], tables: Iterable[Table]) -> graphitem_pb2.GraphItem.Info:
@@ -36,41 +34,28 @@ def info(variables: Iterable[Variable], tables: Iterable[Table]) -> graphitem_pb
     return found
 
 
-def serialize(
-    *, variables: Iterable[Variable], gradients: Iterable[Gradient], inputs: Iterable[Tensor], tables: Iterable[Table],
-    joined: Iterable[Joined], graph_bytes: bytes, grad_target_pairs: Mapping[str, str], **plain: Any,
-) -> bytes:
-    """Return the fields of a GraphItem as bytes. Equal fields give equal bytes.
+def serialize(fields: dict[str, Any]) -> bytes:
+    """Return the fields of a GraphItem, and its ``grad_target_pairs``, as bytes. Equal fields give equal bytes.
 
     >>> from autodist_core.step.graph_item import GraphItem
     >>> data = GraphItem((Variable("w", (3, 2), "float32"),)).serialize()
     >>> deserialize(data)["variables"][0].shape
     (3, 2)
     """
-    tables = tuple(tables)
+    parts = {name: [vars(each) for each in fields[name]] for name in _PARTS}
     message = graphitem_pb2.GraphItem(
-        grad_target_pairs=grad_target_pairs,
-        info=info(variables, tables),
-        gradients=[graphitem_pb2.Gradient(**vars(gradient)) for gradient in gradients],
-        inputs=[
-            graphitem_pb2.Tensor(
-                name=tensor.name,
-                dtype=tensor.dtype,
-                shape=[-1 if size is None else size for size in tensor.shape or ()],
-                unknown_rank=tensor.shape is None,
-                whole=tensor.whole,
-                part=tensor.part,
-            )
-            for tensor in inputs
-        ],
-        tables=[graphitem_pb2.Table(**vars(table)) for table in tables],
-        joined=[graphitem_pb2.Joined(**vars(each)) for each in joined],
-        **{name: plain[name] for name in _PLAIN},
+        info=info(fields["variables"], fields["tables"]), inputs=map(_input, fields["inputs"]),
+        **{name: value for name, value in fields.items() if name not in _ELSEWHERE} | parts,
     )
-    if graph_bytes:
+    if fields["graph_bytes"]:
         message.graph_def.type_url = _GRAPH_DEF
-        message.graph_def.value = graph_bytes
+        message.graph_def.value = fields["graph_bytes"]
     return message.SerializeToString(deterministic=True)
+
+
+def _input(tensor: Tensor) -> dict[str, Any]:
+    shape = [-1 if size is None else size for size in tensor.shape or ()]
+    return {**vars(tensor), "shape": shape, "unknown_rank": tensor.shape is None}
 
 
 def deserialize(data: bytes) -> dict[str, Any]:
@@ -84,29 +69,21 @@ def deserialize(data: bytes) -> dict[str, Any]:
         variables = [graphitem_pb2.Variable.FromString(packed.value) for packed in message.info.variables]
     except protobuf.DecodeError as error:
         raise CaptureError(f"{len(data)} bytes are not a serialized GraphItem ({error}).") from None
-    found: dict[str, Any] = {}
-    for name in _PLAIN:
-        value = getattr(message, name)
-        found[name] = value if isinstance(value, str | bool) else tuple(value)
-    found["variables"] = tuple(
-        Variable(**{**_fields(variable), "shape": tuple(variable.shape)}) for variable in variables
-    )
-    found["gradients"] = tuple(Gradient(**_fields(gradient)) for gradient in message.gradients)
-    found["inputs"] = tuple(
-        Tensor(
-            tensor.name,
-            tensor.dtype,
-            None if tensor.unknown_rank else tuple(None if size < 0 else size for size in tensor.shape),
-            tensor.whole,
-            tensor.part,
-        )
-        for tensor in message.inputs
-    )
-    found["joined"] = tuple(Joined(**_fields(each)) for each in message.joined)
-    found["tables"] = tuple(Table(**_fields(table)) for table in message.tables)
-    found["graph_bytes"] = message.graph_def.value
-    return found
+    found = _fields(message)
+    for name in ("graph_def", "grad_target_pairs", "info"):
+        del found[name]
+    for name, kind in _PARTS.items():
+        found[name] = tuple(kind(**_fields(each)) for each in found[name])
+    found["variables"] = tuple(Variable(**_fields(variable)) for variable in variables)
+    inputs = [_fields(tensor) for tensor in message.inputs]
+    for each in inputs:
+        shape = tuple(None if size < 0 else size for size in each["shape"])
+        each["shape"] = None if each.pop("unknown_rank") else shape
+    return {**found, "inputs": tuple(Tensor(**each) for each in inputs), "graph_bytes": message.graph_def.value}
 
 
 def _fields(message: protobuf.Message) -> dict[str, Any]:
-    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    """The fields of a message. What can hold several things is a tuple."""
+    found = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    single = str | bool | int | protobuf.Message
+    return {name: value if isinstance(value, single) else tuple(value) for name, value in found.items()}

@@ -14,6 +14,7 @@ from math import prod
 from typing import TypeGuard
 
 from autodist_core.errors import amount
+from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.partition import PartitionerConfig, is_prime
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan, Synchronizer, split_text
@@ -68,7 +69,11 @@ class VariablePlan:
         """What the builder noted, or else the reason why the shards have unequal sizes."""
         if self.builder_note or self.axis is None:
             return self.builder_note
-        return _uneven_note(self.axis, self.variable.shape[self.axis], len(self.shards))
+        entries, shards = self.variable.shape[self.axis], len(self.shards)
+        if entries % shards == 0:
+            return ""
+        reason = f"axis {self.axis} is prime" if is_prime(entries) else f"axis {self.axis} has {entries} entries"
+        return f"{reason}: split in {shards} uneven shards"
 
     def unpartitioned(self, held: Mapping[str, int]) -> VariablePlan:
         """Return the plan of the same variable in one piece, on the destination that has the fewest bytes so far."""
@@ -118,13 +123,6 @@ class VariablePlan:
         split = split_text(PartitionerConfig.along(self.axis, len(self.shards), len(self.variable.shape)))
         common = common_synchronizer([shard.synchronizer for shard in self.shards])
         return f"{split} {common or ' + '.join(str(shard.synchronizer) for shard in self.shards)}"
-
-
-def _uneven_note(axis: int, entries: int, shards: int) -> str:
-    if entries % shards == 0:
-        return ""
-    reason = f"axis {axis} is prime" if is_prime(entries) else f"axis {axis} has {entries} entries"
-    return f"{reason}: split in {shards} uneven shards"
 
 
 def common_synchronizer(synchronizers: Sequence[Synchronizer]) -> Synchronizer | None:
@@ -189,6 +187,17 @@ class CompiledStrategy:
     in_step_reason: str = ""
     """Why the captured step keeps the replicas in step although the strategy allows a lead; empty if it does not."""
 
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The addresses of the machines with replicas or with servers.
+
+        >>> CompiledStrategy("3f9c21", ("10.0.0.1:CPU:0", "10.0.0.2:CPU:0"), ()).machines
+        ('10.0.0.1', '10.0.0.2')
+        """
+        pieces = (each for plan in self.variables for _, each in plan.pieces)
+        servers = [name for each in pieces if isinstance(each, PSPlan) for name in each.destinations]
+        return tuple(dict.fromkeys(DeviceSpec.parse(name).address for name in (*self.replicas, *servers)))
+
     def for_step(
         self, unpartitioned: Iterable[str], in_step_reason: str, mirrored: Collection[str] = ()
     ) -> CompiledStrategy:
@@ -231,18 +240,12 @@ class CompiledStrategy:
             isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor" for each in used
         )
 
-    @property
-    def head(self) -> str:
-        """The first lines of the strategy's text: the id and the replicas."""
-        count = len(self.replicas)
-        lines = [f"strategy {self.id} @ {amount(count, 'replica')}"]
-        return "\n".join([*lines, *(f"  replica {replica}" for replica in self.replicas)])
-
     def __str__(self) -> str:
         names = max((len(plan.variable.name) for plan in self.variables), default=0)
         types = max((len(plan.variable.type_text) for plan in self.variables), default=0)
-        lines = [
-            f"  {plan.variable.name:{names}} : {plan.variable.type_text:{types}}  {plan.text}"
-            for plan in self.variables
-        ]
-        return "\n".join([self.head, *lines])
+        return "\n".join([
+            f"strategy {self.id} @ {amount(len(self.replicas), 'replica')}",
+            *(f"  replica {replica}" for replica in self.replicas),
+            *(f"  {each.variable.name:{names}} : {each.variable.type_text:{types}}  {each.text}"
+              for each in self.variables),
+        ])

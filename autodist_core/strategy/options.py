@@ -3,14 +3,15 @@
 The option classes check what a user passed, and write it into the nodes of a Strategy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autodist_core.errors import StrategyError, did_you_mean
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.step.graph_item import Variable
+from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.factor_rows import factor_rows
+from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
 from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import (
     BUCKET_BYTES,
@@ -227,3 +228,33 @@ class LoadBalancer:
             self._loads[device] += size
             places.append(device)
         return places
+
+
+def spread(
+    strategy: Strategy, graph_item: GraphItem, options: PSOptions, servers: Sequence[str],
+    cut: Callable[[Variable], tuple[int, int]],
+) -> int:
+    """Put all variables, or their shards, on servers, and return how many variables are whole.
+
+    `cut` says along which axis a variable is split, and in how many shards; 1 stands for a whole variable.
+
+    >>> item, spec = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32"))), ResourceSpec.local()
+    >>> strategy = begin(spec)
+    >>> spread(strategy, item, PSOptions(), reduction_devices(spec), lambda variable: (0, len(variable.shape)))
+    1
+    >>> print(str(strategy).splitlines()[-2])
+      w : split(axis=0, shards=2) ps(localhost:CPU:0, localhost:CPU:1)
+    """
+    balancer, whole = LoadBalancer(servers), 0
+    for variable in graph_item.trainable_var_op_to_var.values():
+        node, (axis, shards) = strategy.node_config.add(var_name=variable.name), cut(variable)
+        if shards == 1:
+            whole += 1
+            options.write_ps(node, balancer.place(variable.byte_size))
+            continue
+        node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
+        entry_bytes = variable.byte_size // variable.shape[axis]
+        places = balancer.spread(entry_bytes * size for size in shard_sizes(variable.shape[axis], shards))
+        for index, place in enumerate(places):
+            options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
+    return whole

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, reduction_devices
-from autodist_core.strategy.partition import PartitionerConfig, shard_count, shard_sizes, uneven_shard_count
+from autodist_core.strategy.options import PSOptions, begin, reduction_devices, spread
+from autodist_core.strategy.partition import shard_count, uneven_shard_count
 from autodist_core.strategy.strategy import Strategy
 
 
@@ -103,18 +103,11 @@ def _build(
     shards_of: Callable[[int, int], int] | None = None,
 ) -> Strategy:
     """Spread the variables over servers. `shards_of` says in how many shards an axis is split for so many servers."""
-    strategy, balancer = begin(resource_spec), LoadBalancer(servers)
-    for variable in graph_item.trainable_var_op_to_var.values():
-        node = strategy.node_config.add(var_name=variable.name)
-        shards = shards_of(variable.shape[0], len(servers)) if shards_of and variable.shape else 1
-        if shards == 1:
-            options.write_ps(node, balancer.place(variable.byte_size))
-            continue
-        node.partitioner = PartitionerConfig.along(0, shards, len(variable.shape)).partition_str
-        row_bytes = variable.byte_size // variable.shape[0]
-        places = balancer.spread(row_bytes * size for size in shard_sizes(variable.shape[0], shards))
-        for index, place in enumerate(places):
-            options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
+    def cut(variable: Variable) -> tuple[int, int]:
+        return 0, shards_of(variable.shape[0], len(servers)) if shards_of and variable.shape else 1
+
+    strategy = begin(resource_spec)
+    spread(strategy, graph_item, options, servers, cut)
     if shards_of and len(servers) == 1:
         strategy.notes.append(f"one reduction device ({servers[0]}): variables stay whole")
     return strategy

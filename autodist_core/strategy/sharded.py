@@ -4,14 +4,14 @@ A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every b
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.values import format_bytes
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.options import LoadBalancer, PSOptions, begin, check_choice, check_integer
-from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
+from autodist_core.strategy.options import PSOptions, begin, check_choice, check_integer, spread
 from autodist_core.strategy.strategy import Strategy
 
 
@@ -53,22 +53,10 @@ class Sharded(StrategyBuilder):
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
         strategy = begin(resource_spec)
-        owners, whole = list(strategy.graph_config.replicas), 0
-        balancer, options = LoadBalancer(owners), PSOptions()
-        for variable in graph_item.trainable_var_op_to_var.values():
-            node = strategy.node_config.add(var_name=variable.name)
-            axis = self._axis(variable, len(owners))
-            if axis is None:
-                whole += 1
-                options.write_ps(node, balancer.place(variable.byte_size))
-                continue
-            node.partitioner = PartitionerConfig.along(axis, len(owners), len(variable.shape)).partition_str
-            unit = variable.byte_size // variable.shape[axis]
-            places = balancer.spread(unit * size for size in shard_sizes(variable.shape[axis], len(owners)))
-            for index, place in enumerate(places):
-                part = node.part_config.add(var_name=variable.part_name(index))
-                options.write_ps(part, place)
-                part.PSSynchronizer.gathered = self.weights == "gathered"
+        owners = list(strategy.graph_config.replicas)
+        whole = spread(strategy, graph_item, PSOptions(), owners, partial(self._cut, len(owners)))
+        for part in (part for node in strategy.node_config for part in node.part_config):
+            part.PSSynchronizer.gathered = self.weights == "gathered"
         if whole and len(owners) > 1:
             strategy.notes.append(
                 f"{amount(whole, 'variable')} of at most {format_bytes(self.whole_bytes)} (whole_bytes), or of short "
@@ -76,13 +64,12 @@ class Sharded(StrategyBuilder):
             )
         return strategy
 
-    def _axis(self, variable: Variable, owners: int) -> int | None:
-        """Return the axis along which a variable is split; None if it stays whole."""
+    def _cut(self, owners: int, variable: Variable) -> tuple[int, int]:
+        """Return the axis along which a variable is split, and the number of shards; 1 if it stays whole."""
         if owners < 2 or variable.byte_size <= self.whole_bytes:
-            return None
+            return 0, 1
         # The rows of a table go to the owners whole.
         lengths = variable.shape[:1] if variable.is_sparse else variable.shape
         even = [axis for axis, length in enumerate(lengths) if length and length % owners == 0]
-        longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
-        axis = even[0] if even else longest
-        return axis if axis is not None and lengths[axis] >= owners else None
+        axis = even[0] if even else max(range(len(lengths)), key=lengths.__getitem__, default=None)
+        return (axis, owners) if axis is not None and lengths[axis] >= owners else (0, 1)

@@ -7,6 +7,7 @@ message. The compiler checks the Strategy and makes the frozen CompiledStrategy,
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import message as protobuf
@@ -152,18 +153,9 @@ def _places(node: strategy_pb2.Strategy.Node) -> tuple[str, ...]:
 def _synchronizer_text(node: strategy_pb2.Strategy.Node, places: tuple[str, ...]) -> str:
     kind = node.WhichOneof("synchronizer")
     if kind == "PSSynchronizer":
-        ps = node.PSSynchronizer
-        return synchronizers.ps_text(places, ps.local_replication, ps.sync, ps.staleness, ps.gathered)
+        return str(replace(synchronizers.lower_ps(node.PSSynchronizer), destinations=places))
     if kind == "AllReduceSynchronizer":
         reduce = node.AllReduceSynchronizer
-        return synchronizers.all_reduce_text(
-            synchronizers.SPECS.get(reduce.spec, str(reduce.spec)),
-            synchronizers.COMPRESSORS.get(reduce.compressor, str(reduce.compressor)),
-            reduce.group if reduce.HasField("group") else None,
-            reduce.chunk_size,
-            reduce.power_sgd_rank,
-            reduce.bucket_bytes,
-            synchronizers.WIRE_DTYPES.get(reduce.wire_dtype, str(reduce.wire_dtype)),
-            reduce.factor_rows,
-        )
+        # The default of the rank is not written out: the id is made of this text.
+        return str(replace(synchronizers.lower_all_reduce(reduce, None), power_sgd_rank=reduce.power_sgd_rank))
     return "no synchronizer"

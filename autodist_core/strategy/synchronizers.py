@@ -36,6 +36,8 @@ class PSPlan:
     The new value then goes from the server to the replicas. A variable that is not partitioned has one destination. A
     partitioned variable has the destinations of its shards, in order.
 
+    As text it has the destinations, and every setting that differs from the builders' defaults.
+
     >>> print(PSPlan(("10.0.0.1:CPU:0",), staleness=2))
     ps(10.0.0.1:CPU:0, staleness=2)
     """
@@ -48,20 +50,30 @@ class PSPlan:
     """Whether replicas have no mirror of the variable: they gather it from its shards for each use."""
 
     def __str__(self) -> str:
-        return ps_text(self.destinations, self.local_replication, self.sync, self.staleness, self.gathered)
+        parts = [*self.destinations]
+        parts += ["local_replication=True"] if self.local_replication else []
+        parts += [] if self.sync else ["sync=False"]
+        parts += [f"staleness={self.staleness}"] if self.staleness else []
+        parts += ["gathered=True"] if self.gathered else []
+        return f"ps({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
 class AllReducePlan:
     """Every replica holds the variable and runs its update. A collective sums the gradients over the replicas.
 
+    As text it has the group, and every setting that differs from the builders' defaults.
+
     >>> print(AllReducePlan(group=3))
     all_reduce(group=3)
+    >>> print(AllReducePlan("RING", "PowerSGDCompressor", None, chunk_size=128, power_sgd_rank=4))
+    all_reduce(chunk_size=128, spec=RING, compressor=PowerSGDCompressor, rank=4)
     """
 
     spec: str = "NCCL"
     compressor: str = "NoneCompressor"
-    group: int = 0
+    group: int | None = 0
+    """The number of the group; None if the strategy is not compiled and has a ``chunk_size`` only."""
     chunk_size: int = 0
     """The strategy's ``chunk_size``; 0 if the strategy gives groups. Later stages read ``group`` instead."""
     power_sgd_rank: int = 0
@@ -74,10 +86,14 @@ class AllReducePlan:
     """The most examples of a batch for which the factors of the gradient travel between machines."""
 
     def __str__(self) -> str:
-        return all_reduce_text(
-            self.spec, self.compressor, group=self.group, rank=self.power_sgd_rank, bucket=self.bucket_bytes,
-            wire=self.wire_dtype, factor_rows=self.factor_rows,
-        )
+        parts = [f"chunk_size={self.chunk_size}" if self.group is None else f"group={self.group}"]
+        parts += [f"spec={self.spec}"] if self.spec != "NCCL" else []
+        parts += [f"compressor={self.compressor}"] if self.compressor != "NoneCompressor" else []
+        parts += [f"rank={self.power_sgd_rank}"] if self.power_sgd_rank else []
+        parts += [f"wire_dtype={self.wire_dtype}"] if self.wire_dtype != "float16" else []
+        parts += [f"bucket_bytes={self.bucket_bytes}"] if self.bucket_bytes != BUCKET_BYTES else []
+        parts += [f"factor_rows={self.factor_rows}"] if self.factor_rows else []
+        return f"all_reduce({', '.join(parts)})"
 
 
 Synchronizer = PSPlan | AllReducePlan
@@ -103,61 +119,27 @@ def lower_ps(message: synchronizers_pb2.PSSynchronizer) -> PSPlan:
     )
 
 
-def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: int) -> AllReducePlan:
-    """Return an AllReduceSynchronizer message as a frozen value.
+def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: int | None) -> AllReducePlan:
+    """Return an AllReduceSynchronizer message as a frozen value. Numbers without a name stand for themselves.
 
     ``index`` is the number of the piece in the strategy. It gives the group if the message has a ``chunk_size`` and no
-    ``group``.
+    ``group``. Without it, there is no group yet.
 
     >>> lower_all_reduce(synchronizers_pb2.AllReduceSynchronizer(chunk_size=2), index=5).group
     2
     >>> lower_all_reduce(synchronizers_pb2.AllReduceSynchronizer(chunk_size=2, group=0), index=5).group
     0
     """
-    group = index // message.chunk_size if message.chunk_size and not message.HasField("group") else message.group
-    compressor = COMPRESSORS[message.compressor]
+    group: int | None = message.group
+    if message.chunk_size and not message.HasField("group"):
+        group = None if index is None else index // message.chunk_size
+    compressor = COMPRESSORS.get(message.compressor, str(message.compressor))
     rank = (message.power_sgd_rank or POWER_SGD_RANK) if compressor == "PowerSGDCompressor" else 0
     return AllReducePlan(
-        SPECS[message.spec], compressor, group, message.chunk_size, rank, message.bucket_bytes or BUCKET_BYTES,
-        WIRE_DTYPES[message.wire_dtype], message.factor_rows,
+        SPECS.get(message.spec, str(message.spec)), compressor, group, message.chunk_size, rank,
+        message.bucket_bytes or BUCKET_BYTES, WIRE_DTYPES.get(message.wire_dtype, str(message.wire_dtype)),
+        message.factor_rows,
     )
-
-
-def ps_text(
-    places: tuple[str, ...], local_replication: bool, sync: bool, staleness: int, gathered: bool = False
-) -> str:
-    """Return a PSPlan as text: the destinations, and every setting that differs from the builders' defaults.
-
-    >>> ps_text(("a:CPU:0", "b:CPU:0"), local_replication=True, sync=False, staleness=0)
-    'ps(a:CPU:0, b:CPU:0, local_replication=True, sync=False)'
-    """
-    parts = [*places]
-    parts += ["local_replication=True"] if local_replication else []
-    parts += [] if sync else ["sync=False"]
-    parts += [f"staleness={staleness}"] if staleness else []
-    parts += ["gathered=True"] if gathered else []
-    return f"ps({', '.join(parts)})"
-
-
-def all_reduce_text(
-    spec: str, compressor: str, group: int | None = None, chunk_size: int = 0, rank: int = 0, bucket: int = 0,
-    wire: str = "float16", factor_rows: int = 0,
-) -> str:
-    """Return an AllReducePlan as text: the group, and every setting that differs from the builders' defaults.
-
-    ``chunk_size`` is printed if there is no group yet.
-
-    >>> all_reduce_text("NCCL", "PowerSGDCompressor", chunk_size=128, rank=4)
-    'all_reduce(chunk_size=128, compressor=PowerSGDCompressor, rank=4)'
-    """
-    parts = [f"chunk_size={chunk_size}" if group is None and chunk_size else f"group={group or 0}"]
-    parts += [f"spec={spec}"] if spec != "NCCL" else []
-    parts += [f"compressor={compressor}"] if compressor != "NoneCompressor" else []
-    parts += [f"rank={rank}"] if rank else []
-    parts += [f"wire_dtype={wire}"] if wire != "float16" else []
-    parts += [f"bucket_bytes={bucket}"] if bucket not in (0, BUCKET_BYTES) else []
-    parts += [f"factor_rows={factor_rows}"] if factor_rows else []
-    return f"all_reduce({', '.join(parts)})"
 
 
 def split_text(config: PartitionerConfig) -> str:

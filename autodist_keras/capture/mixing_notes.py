@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture.batch_axis import REDUCED, Coupling, Found, Kind, State, UncombinedWrite, sentences
-from autodist_core.kernel import Joining, joining
+from autodist_core.kernel import joining
 from autodist_core.plan import INEXACT
 from autodist_core.reports import Reason
 from autodist_core.step.graph_item import GraphItem
@@ -135,7 +135,7 @@ def said_of_results(item: GraphItem, names: Sequence[str]) -> Iterator[str]:
         of_whole_batch = cone & index.markers.keys() or any(
             touch.variable in index.written_by_compute for node in cone for touch in index.touches.get(node, ())
         )
-        if not of_whole_batch and joining(index, tensor) is Joining.UNKNOWN:
+        if not of_whole_batch and not joining(index, tensor):
             how = "added up over the replicas" if output_type(index, tensor).is_integer else "the first replica's"
             yield _UNKNOWN_RESULT.format(name, how)
 

@@ -90,12 +90,9 @@ def test_a_host_that_answers_late_is_awaited_by_name(network, caplog):
     """The wait is said, and ends well as soon as the host can be reached."""
     host, launched = network.hosts[1], []
     starting = threading.Thread(target=lambda: launched.append(launch(spec(network, host1={}))), daemon=True)
-    host.cut()
-    try:
+    with host.cut_off():
         starting.start()
         said = until(lambda: re.findall("waiting for .*", caplog.text))
-    finally:
-        host.mend()
     starting.join(HANGS)
     launched[0].close()
     assert re.fullmatch(rf"waiting for 1 of 2 machines to start an agent: {host.address} \([2-4] s of 30\)", said[0])
@@ -126,22 +123,16 @@ def test_a_host_whose_environment_is_not_activated(network, command):
 TOOLS = {"python_venv": "export PATH=/tmp/tools:$PATH"}
 
 
-def test_a_host_without_the_package(network):
+@pytest.mark.parametrize("isolated, missing, install", [
+    (["-I"], "autodist-keras", "it"), ([], r"(?!autodist)\w+", "autodist-keras with its dependencies"),
+])  # fmt: skip
+def test_a_host_without_the_package_or_what_it_needs(network, isolated, missing, install):
     host = network.hosts[1]
-    tool(host, "python", sys._base_executable, "-I", "-S")
-    assert refusal(network, host1=TOOLS) == [
-        f"{host.address}: autodist-keras is not installed for the Python that runs there. Install it there, or name "
-        "the environment that has it by 'python_venv' in the node's ssh group."
-    ]
-
-
-def test_a_host_whose_python_lacks_another_package(network):
-    host = network.hosts[1]
-    tool(host, "python", sys._base_executable, "-S")
+    tool(host, "python", sys._base_executable, "-S", *isolated)
     [problem] = refusal(network, host1=TOOLS)
     assert re.fullmatch(
-        rf"{host.address}: \w+ is not installed for the Python that runs there\. Install autodist-keras with its "
-        r"dependencies there, or name the environment that has it by 'python_venv' in the node's ssh group\.",
+        rf"{host.address}: {missing} is not installed for the Python that runs there\. Install {install} there, or "
+        r"name the environment that has it by 'python_venv' in the node's ssh group\.",
         problem,
     )
 

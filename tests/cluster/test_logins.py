@@ -118,13 +118,8 @@ def test_the_password_comes_from_the_environment(network, ssh, monkeypatch):
 def test_a_server_that_wants_a_key_and_a_password_gets_both(network, ssh, monkeypatch):
     host = network.hosts[2]
     monkeypatch.setenv("AUTODIST_SSH_PASSWORD", network.password)
-    host.stop_sshd()
-    host.start_sshd(AuthenticationMethods="publickey,password")
-    try:
+    with host.listening_otherwise(AuthenticationMethods="publickey,password"):
         assert ssh.says(host.address) == "host2"
-    finally:
-        host.stop_sshd()
-        host.start_sshd()
 
 
 @pytest.mark.oldest
@@ -135,16 +130,11 @@ def test_a_refused_login_says_what_was_tried_and_what_is_wanted(network, ssh):
         f"port 22 does not let 'nobody' in. Tried: key {key}. It accepts: publickey, password. Write your public key "
         "into ~/.ssh/authorized_keys there, correct 'username' or 'key_file' or set AUTODIST_SSH_PASSWORD."
     )
-    host.stop_sshd()
-    host.start_sshd(PasswordAuthentication="no")
-    try:
+    with host.listening_otherwise(PasswordAuthentication="no"):
         assert ssh.refusal(host.address, key_file=None) == (
             "port 22 does not let 'root' in. Tried: nothing. It accepts: publickey. Write your public key into "
             "~/.ssh/authorized_keys there, correct 'username' or 'key_file'."
         )
-    finally:
-        host.stop_sshd()
-        host.start_sshd()
 
 
 def test_a_server_that_hangs_up_after_too_many_keys(network, ssh, agent):

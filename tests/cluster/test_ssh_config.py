@@ -1,5 +1,6 @@
 """What ssh's own configuration says is done, and what the ResourceSpec says wins over it."""
 
+import contextlib
 import sys
 
 import pytest
@@ -19,11 +20,8 @@ def key(network):
 def other_port(network):
     """host1 listens on port 2222 only."""
     host = network.hosts[1]
-    host.stop_sshd()
-    host.start_sshd(port=2222)
-    yield host
-    host.stop_sshd()
-    host.start_sshd()
+    with host.listening_otherwise(port=2222):
+        yield host
 
 
 @pytest.mark.oldest
@@ -36,7 +34,7 @@ def test_without_a_group_ssh_is_as_configured(network, ssh, key):
     from autodist_core.cluster.ssh import connect
 
     ssh.configure(f"User guest\n{key}")
-    with connect(network.hosts[1].address) as connection:
+    with contextlib.closing(connect(network.hosts[1].address)) as connection:
         assert connection.start("id -un").stdout.read() == b"guest\n"
 
 
@@ -62,11 +60,8 @@ def test_included_files_and_blocks_after_them(network, ssh, key):
 
 def test_connect_timeout_bounds_the_wait(network, ssh):
     ssh.configure("ConnectTimeout 1\n")
-    network.hosts[1].cut()
-    try:
+    with network.hosts[1].cut_off():
         assert "no answer from port 22 within 1 s" in ssh.refusal(network.hosts[1].address)
-    finally:
-        network.hosts[1].mend()
 
 
 def test_a_configuration_that_cannot_be_read(network, ssh):
@@ -114,21 +109,13 @@ def test_a_jump_host_that_fails_is_named(network, ssh, key):
         ssh.refusal("target")
         == f"jump host {jump.address} does not connect to port 99 of {host.address} (Connect failed)."
     )
-    host.cut()
-    try:
+    with host.cut_off():
         ssh.configure(f"Host target\n  HostName {host.address}\n  ConnectTimeout 1\n  ProxyJump {jump.address}\n{key}")
         assert ssh.refusal("target") == (
             f"jump host {jump.address} does not connect to port 22 of {host.address} (no answer within 1 s)."
         )
-    finally:
-        host.mend()
-    jump.stop_sshd()
-    jump.start_sshd(AllowTcpForwarding="no")
-    try:
+    with jump.listening_otherwise(AllowTcpForwarding="no"):
         assert "does not connect to port 22" in ssh.refusal("target")
-    finally:
-        jump.stop_sshd()
-        jump.start_sshd()
 
 
 def test_jumps_in_a_circle(network, ssh):

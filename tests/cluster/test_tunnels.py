@@ -47,13 +47,8 @@ def test_training_through_tunnels_uses_nothing_but_ssh(network):
 
 def test_a_server_without_forwarding_is_named(network):
     host = network.hosts[2]
-    host.stop_sshd()
-    host.start_sshd(AllowTcpForwarding="no")
-    try:
+    with host.listening_otherwise(AllowTcpForwarding="no"):
         model = compiled(DENSE)
         with pytest.raises(LaunchError, match=rf"{host.address}: its ssh server forwards no ports.*AllowTcpForwarding"):
             DistributedModel(model, network.spec(), tunnelled=True).fit(DENSE.data().x, DENSE.data().y, verbose=0)
-    finally:
-        host.stop_sshd()
-        host.start_sshd()
     assert nothing_left(network) == []

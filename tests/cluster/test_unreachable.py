@@ -44,14 +44,11 @@ def test_a_closed_port(network, ssh):
 
 
 def test_a_machine_that_is_cut_off(network, ssh):
-    network.hosts[1].cut()
-    try:
+    with network.hosts[1].cut_off():
         assert ssh.refusal(network.hosts[1].address, deadline_seconds=0.5) == (
             "no answer from port 22 within 0.5 s: the machine is off, cut off, or behind a firewall that drops "
             "connections."
         )
-    finally:
-        network.hosts[1].mend()
 
 
 def test_an_address_in_the_own_network_that_nobody_has(network, ssh):

@@ -91,7 +91,7 @@ class Node:
 def _expanded(graph: Any, each: int) -> dict[str, Node]:
     """The nodes of a graph with the functions in place of their calls, without signals."""
     functions = {function.signature.name: function for function in graph.library.function}
-    waiting = [_node(node.name, node, [naming.node_of(source) for source in node.input]) for node in graph.node]
+    waiting = [(node.name, _node(node)) for node in graph.node]
     outputs: dict[str, list[str]] = {}
     sources = {node.name: list(node.input) for node in graph.node}
     found: dict[str, Node] = {}
@@ -117,7 +117,7 @@ def _expanded(graph: Any, each: int) -> dict[str, Node]:
         for inner in function.node_def:
             label = _on(inner.name, call, each)
             sources[label] = [there(source) for source in inner.input]
-            copy = _node(label, inner, [])[1]
+            copy = _node(inner)
             copy.device = _device(inner.device, node.device)
             waiting.append((label, copy))
 
@@ -133,8 +133,8 @@ def _expanded(graph: Any, each: int) -> dict[str, Node]:
     return {name: node for name, node in found.items() if not _SIGNAL.search(name)}
 
 
-def _node(name: str, node: Any, _: Any) -> tuple[str, Node]:
-    return name, Node(node.op, dict(node.attr), [], [], node.device)
+def _node(node: Any) -> Node:
+    return Node(node.op, dict(node.attr), [], [], node.device)
 
 
 def _on(name: str, call: Any, each: int) -> str:

@@ -38,20 +38,15 @@ def _collectives(item, builder, spec=None, active=None) -> tuple[dict, dict[str,
     return graph, found
 
 
-@pytest.mark.parametrize("spec, expected", [("NCCL", "nccl"), ("RING", "ring"), ("AUTO", "auto")])
-def test_hints_on_gpus(spec: str, expected: str):
-    _, found = _collectives(dense_item(), AllReduce(all_reduce_spec=spec), machine(gpus=2))
-    assert [(c["hint"], c["device"]) for c in found.values()] == [
-        (expected, "/device:GPU:0"), (expected, "/device:GPU:1")
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("spec, expected", [("NCCL", "ring"), ("RING", "ring"), ("AUTO", "auto")])
-def test_hints_on_cpus_where_nccl_cannot_run(spec: str, expected: str):
-    _, found = _collectives(dense_item(), AllReduce(all_reduce_spec=spec), machine(cpus=3))
-    assert [(c["hint"], c["device"]) for c in found.values()] == [
-        (expected, f"/device:CPU:{index}") for index in range(3)
-    ]
+@pytest.mark.parametrize("spec, on_gpus, on_cpus", [
+    ("NCCL", "nccl", "ring"), ("RING", "ring", "ring"), ("AUTO", "auto", "auto"),
+])  # fmt: skip
+def test_hints_on_gpus_and_on_cpus_where_nccl_cannot_run(spec: str, on_gpus: str, on_cpus: str):
+    for kind, spec_of, hint in (("GPU", machine(gpus=2), on_gpus), ("CPU", machine(cpus=3), on_cpus)):
+        _, found = _collectives(dense_item(), AllReduce(all_reduce_spec=spec), spec_of)
+        assert [(c["hint"], c["device"]) for c in found.values()] == [
+            (hint, f"/device:{kind}:{index}") for index in range(len(found))
+        ]
 
 
 def test_every_node_of_a_gpu_replica_knows_its_device():

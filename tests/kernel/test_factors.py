@@ -141,14 +141,9 @@ def test_no_compressor_changes_factors(compressor):
     assert (f"{compressor} has no effect in this batch" in _plan(item, builder, (1, 1), 8)) == power_sgd
 
 
-def test_factors_travel_behind_a_layer_over_positions():
-    factored, _, _ = _sent(_weighted(_of_positions()), SENDING, 1, 1)
-    assert factored == {"whole"}
-
-
 def test_factors_whose_rows_are_no_examples_stay():
-    factored, _, _ = _sent(_weighted(_of_all_items()), SENDING, 1, 1)
-    assert factored == {"batch"}
+    for item, expected in ((_of_positions(), {"whole"}), (_of_all_items(), {"batch"})):
+        assert _sent(_weighted(item), SENDING, 1, 1)[0] == expected
 
 
 def _behind(first) -> GraphItem:
@@ -255,15 +250,12 @@ def test_the_plan_says_that_factors_travel_between_cpus_only():
 
 
 def test_sizes_of_batches_need_another_graph_where_a_gradient_begins_to_travel():
-    placement = placed_on(_weighted(_item()), SENDING, 1, 1)
-    assert sizes_apart(_weighted(_item()), placement) == (100,) * 3, "the three kernels"
-    assert sizes_apart(_weighted(_item()), placed_on(_weighted(_item()), SENDING, 2)) == ()
-
-
-def test_sizes_of_batches_make_no_difference_where_factors_never_travel():
-    assert sizes_apart(_item(), placed_on(_item(), SENDING, 1, 1)) == (), "these gradients are weighted later"
-    mixed = _weighted(_of_all_items())
-    assert sizes_apart(mixed, placed_on(mixed, SENDING, 1, 1)) == (100,), "not the layer over the catalogue"
+    for item, cpus, expected in (
+        (_weighted(_item()), (1, 1), (100,) * 3), (_weighted(_item()), (2,), ()),
+        (_item(), (1, 1), ()),  # these gradients are weighted later
+        (_weighted(_of_all_items()), (1, 1), (100,)),  # not the layer over the catalogue
+    ):  # fmt: skip
+        assert sizes_apart(item, placed_on(item, SENDING, *cpus)) == expected
 
 
 def test_the_graphs_of_two_sizes_share_no_collective():

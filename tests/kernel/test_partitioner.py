@@ -9,11 +9,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import GraphItem
-from autodist_core.errors import StrategyError
 from autodist_core.kernel import build
-from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.strategy import AllReduce, PartitionedPS, UnevenPartitionedPS
-from autodist_core.strategy.partition import PartitionerConfig
 from autodist_keras.capture.tracing import trace_step
 from tests.capture.plain import table_variables
 from tests.kernel.graphs import dense_item, machine, nodes_of, placed, table_item, train
@@ -74,16 +71,11 @@ def test_shards_travel_once_for_the_variable_that_replicas_read():
 
 
 def test_nothing_is_split_in_one_memory_and_for_one_server():
-    shared = placed(dense_item(), PartitionedPS(), share_memory=True)
-    assert not shared.partitioner.plans
-    alone = placed(dense_item(), PartitionedPS(), machine(cpus=1))
-    assert not alone.partitioner.plans
-
-
-@pytest.mark.parametrize("wrong", ["", "1,1", "0,2", "2,2", "a", "1;2", "-2"])
-def test_a_config_has_one_active_axis(wrong: str):
-    with pytest.raises(StrategyError):
-        PartitionerConfig(partition_str=wrong)
+    item = dense_item()
+    shared = placed(item, PartitionedPS(), share_memory=True)
+    alone = placed(item, PartitionedPS(), machine(cpus=1))
+    for partitioner in (shared.partitioner, alone.partitioner):
+        assert not partitioner.plans and partitioner.apply(item) is item
 
 
 # Values go in and come out whole
@@ -246,8 +238,3 @@ def test_an_update_that_leaves_the_variables_shape_keeps_it_whole():
 
     reference = ReferenceModel("spread", build, even_data, lambda: {"loss": "mse"})
     assert_equal_training(reference, strategy="PartitionedPS")
-
-
-def test_the_partitioner_of_nothing_changes_nothing():
-    item = dense_item()
-    assert VariablePartitioner().apply(item) is item

@@ -1,15 +1,20 @@
 """Variables go in and out of a session whole, however small its messages are."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from autodist_core.kernel.placement.devices import Tasks
+from autodist_core.kernel.placement.placement import Copy
+from autodist_core.kernel.placement.placing import inference
 from autodist_core.runtime import transfers
+from autodist_core.runtime.large_reads import LargeReads, handle_of
+from autodist_core.step.graph_item import Variable
 
 
 def test_pieces_cover_every_row_once_and_fit_into_messages():
-    from autodist_core.step.graph_item import Variable
-
     variable = Variable("table", (1000, 8), "float32")
     found = list(transfers.pieces(variable, 4096))
     assert [piece.start for piece in found[1:]] == [piece.stop for piece in found[:-1]]
@@ -23,11 +28,6 @@ def test_pieces_cover_every_row_once_and_fit_into_messages():
 ], ids=["in order", "mixed"])
 def test_a_chain_sends_from_one_machine_to_the_next(hosts, expected):
     """Each machine gets the value once, in whatever order its copies stand."""
-    import tensorflow as tf
-
-    from autodist_core.kernel.placement.placing import inference
-    from autodist_core.step.graph_item import Variable
-
     names = tuple(f"10.0.0.{host}:CPU:{hosts[:place].count(host)}" for place, host in enumerate(hosts))
     placement = inference(names, Tasks("run", ("10.0.0.1", "10.0.0.2", "10.0.0.3")))
     graph, variable = tf.Graph(), Variable("v", (4,), "float32")
@@ -46,12 +46,6 @@ def test_a_chain_sends_from_one_machine_to_the_next(hosts, expected):
 
 def test_a_variable_that_was_loaded_by_rows_is_read_in_place(monkeypatch):
     """A write of rows lets TensorFlow copy the whole variable at each read from then on."""
-    import tensorflow as tf
-
-    from autodist_core.kernel.placement.placing import inference
-    from autodist_core.runtime.large_reads import handle_of
-    from autodist_core.step.graph_item import Variable
-
     monkeypatch.setattr(transfers, "PIECE_BYTES", 4096)
     placement = inference(("10.0.0.1:CPU:0",), Tasks("localhost", ("10.0.0.1",)))
     graph, table, traced = tf.Graph(), Variable("table", (1000, 8), "float32"), tf.compat.v1.RunMetadata()
@@ -69,10 +63,6 @@ def test_a_variable_that_was_loaded_by_rows_is_read_in_place(monkeypatch):
 
 def test_a_message_asks_each_piece_once_for_its_size():
     """There are as many pieces as a model has variables: thousands, at times."""
-    from dataclasses import dataclass
-
-    from autodist_core.step.graph_item import Variable
-
     asked = []
 
     @dataclass(frozen=True)
@@ -89,12 +79,6 @@ def test_a_message_asks_each_piece_once_for_its_size():
 
 def test_large_variables_are_read_in_parts_from_whole_copies_and_from_shards():
     """Parts end anywhere, shards along a later axis are not of one piece, and each type has readers of its own."""
-    import tensorflow as tf
-
-    from autodist_core.kernel.placement.placement import Copy
-    from autodist_core.runtime.large_reads import LargeReads, handle_of
-    from autodist_core.step.graph_item import Variable
-
     shapes = {
         "whole": ((1001, 701), "float64"), "long_row": ((2, 300000), "float64"), "rows": ((900, 501), "float16"),
         "columns": ((3, 400, 900), "float64"),

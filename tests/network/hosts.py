@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.network import namespaces
@@ -88,6 +89,15 @@ class Host:
     def mend(self):
         """End the partition."""
         ip(f"link set {self.port} master br0", within=self.lan.bridge)
+
+    @contextmanager
+    def cut_off(self):
+        """A partition that lasts as long as the block."""
+        self.cut()
+        try:
+            yield
+        finally:
+            self.mend()
 
     def shape(self, rate, latency="100ms"):
         """Make the cable carry no more than ``rate`` ("1gbit", "200mbit") each way; ``latency`` bounds its queue."""
@@ -195,6 +205,17 @@ class Machine(Host):
         comes_true(lambda: port in self.listening() or self.listener.poll() is not None, within=30)
         if port not in self.listening():
             raise NetworkError(f"{self.name}: sshd does not listen on {port}:\n{self.sshd_log.read_text()}")
+
+    @contextmanager
+    def listening_otherwise(self, port=22, **options):
+        """As `start_sshd`, within the block; new connections meet the usual sshd on port 22 again afterwards."""
+        self.stop_sshd()
+        self.start_sshd(port, **options)
+        try:
+            yield
+        finally:
+            self.stop_sshd()
+            self.start_sshd()
 
     def stop_sshd(self):
         """Refuse new connections; those that are open stay open, as with a real sshd."""

@@ -105,13 +105,10 @@ def test_the_ssh_command_logs_in_and_finds_the_interpreter_and_the_package(netwo
 
 def test_another_port_and_other_host_keys(network):
     host = network.hosts[1]
-    host.stop_sshd()
-    assert host.listening() == []
-    host.start_sshd(port=2222)
-    assert ssh(network, network.hosts[0], host.address, "true").wait(10) == 255
-    assert ssh(network, network.hosts[0], host.address, "true", port=2222).wait(10) == 0
-    host.stop_sshd()
-    host.start_sshd()
+    with host.listening_otherwise(port=2222):
+        assert set(host.listening()) == {2222}
+        assert ssh(network, network.hosts[0], host.address, "true").wait(10) == 255
+        assert ssh(network, network.hosts[0], host.address, "true", port=2222).wait(10) == 0
     host.new_host_key()
     process = ssh(network, network.hosts[0], host.address, "true")
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in process.communicate(timeout=10)[0]
@@ -148,11 +145,10 @@ def test_a_partition_is_silent_and_heals(network):
             connection.settimeout(0.3)
             connection.sendall(b"before")
             assert connection.recv(10) == b"before"
-            host.cut()
-            connection.sendall(b"within")
-            with pytest.raises(TimeoutError):
-                connection.recv(10)
-            host.mend()
+            with host.cut_off():
+                connection.sendall(b"within")
+                with pytest.raises(TimeoutError):
+                    connection.recv(10)
             connection.settimeout(10)
             assert connection.recv(10) == b"within"
 

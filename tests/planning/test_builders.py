@@ -38,21 +38,11 @@ def test_load_balancing_fills_the_emptiest_device():
     assert [plan.synchronizer.destinations[0][-1] for plan in plans] == list("01110")
 
 
-def test_shards_are_spread_over_the_servers():
-    item = GraphItem((Variable("table", (1000, 8), "float32"),))
-    spec = ResourceSpec.local(cpus=4)
-    for builder in (PartitionedPS(), UnevenPartitionedPS()):
-        places = Counter(
-            place for plan in compiled(builder, item, spec).variables for place in plan.synchronizer.destinations
-        )
-        assert max(places.values()) == 1 < len(places)
-
-
 @pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS(), Sharded(whole_bytes=0)], ids=str)
-def test_a_small_variables_shards_are_on_several_servers_however_full_these_are(builder):
+def test_a_variables_shards_are_on_several_servers_however_full_these_are(builder):
     sizes = {"large": (999, 70), "bias": (6,), "another": (8,), "matrix": (10, 4)}
     item = GraphItem(tuple(Variable(name, shape, "float32") for name, shape in sizes.items()))
-    for cpus in (2, 3):
+    for cpus in (2, 3, 4):
         for plan in compiled(builder, item, ResourceSpec.local(cpus=cpus)).variables:
             held = Counter(plan.synchronizer.destinations)
             assert len(held) == min(cpus, len(plan.shards)) and max(held.values()) - min(held.values()) <= 1

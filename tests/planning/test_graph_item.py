@@ -58,20 +58,10 @@ def test_equal_by_content():
     assert replace(ITEM, examples="") != ITEM
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size"),
-    [("bool", 6), ("string", 0), ("bfloat16", 12), ("float16", 12), ("float64", 48), ("uint32", 24), ("complex64", 48)],
-)
-def test_byte_size(dtype, size):
-    assert Variable("v", (3, 2), dtype).byte_size == size
-
-
-def test_scalars_and_empty_variables_have_a_size():
-    assert Variable("v", (), "float32").byte_size == 4
-    assert Variable("v", (0, 5), "float32").byte_size == 0
-
-
-def test_format_bytes():
+def test_byte_sizes():
+    sizes = {"bool": 6, "string": 0, "bfloat16": 12, "float16": 12, "float64": 48, "uint32": 24, "complex64": 48}
+    assert {dtype: Variable("v", (3, 2), dtype).byte_size for dtype in sizes} == sizes
+    assert [Variable("v", shape, "float32").byte_size for shape in ((), (0, 5))] == [4, 0]
     assert [format_bytes(count) for count in (0, 1023, 1024, 3 * 1024**3, 5 * 1024**4)] == [
         "0 B", "1023 B", "1.0 KiB", "3.0 GiB", "5.0 TiB"
     ]  # fmt: skip

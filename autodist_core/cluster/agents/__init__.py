@@ -3,7 +3,6 @@
 In reading order:
 
 - ``deadlines``: for how long the chief waits for each kind of answer.
-- ``agent_process``: what a handle needs of an agent's process: its pipes, its end, a way to kill it.
 - ``child_agent``, ``agent_over_ssh``, ``scheduled_agent``: an agent as a child of this process, as a process on another
   machine that is started over ssh, and as one that a scheduler starts.
 - ``start_agent``: chooses one of the three for a node.

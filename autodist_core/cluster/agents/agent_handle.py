@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from typing import TYPE_CHECKING, Any
 
-from autodist_core.cluster.agents.agent_process import AgentProcess
+from autodist_core.cluster.agents.start_agent import AgentProcess
 from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node

@@ -17,6 +17,8 @@ class ChildAgent:
     >>> agent = ChildAgent({})
     >>> agent.stdout.readline().startswith(b'{"pid":')
     True
+    >>> agent.how_it_ended(0)
+    ''
     >>> agent.close()
     >>> agent.how_it_ended(1)
     'its agent ended (exit status 0)'
@@ -42,7 +44,14 @@ class ChildAgent:
         return f"its agent was killed by signal {-status}" if status < 0 else f"its agent ended (exit status {status})"
 
     def kill(self, pid: int, started: int) -> None:
-        """End the agent at once; this process knows its child without `pid` and `started`."""
+        """End the agent at once; this process knows its child without `pid` and `started`.
+
+        >>> agent = ChildAgent({})
+        >>> agent.kill(0, 0)
+        >>> agent.how_it_ended(5)
+        'its agent was killed by signal 9'
+        >>> agent.close()
+        """
         self._child.kill()
 
     def close(self) -> None:

@@ -55,6 +55,17 @@ def run_in_parallel(
     return [outcomes[position] for position in range(len(subjects))]
 
 
+def ask_in_parallel(
+    agents: Sequence[AgentHandle], ask: Callable[[AgentHandle], T], doing: str, seconds: float
+) -> list[T | LaunchError]:
+    """Call `ask` with all agents in parallel; `doing` says what they are asked to do, and `seconds` how long they may.
+
+    >>> ask_in_parallel([], lambda agent: agent.node.address, "say their names", 1)
+    []
+    """
+    return run_in_parallel(agents, ask, Waiting(doing, len(agents), seconds), lambda agent: agent.node.address)
+
+
 def end_agents(agents: Sequence[AgentHandle], seconds: float = 5.0, patience: float | None = None) -> None:
     """End all agents in parallel; an agent that has not ended after `seconds` is killed.
 

@@ -1,11 +1,16 @@
-"""Start the agent of one node: as a child on the chief's node, else over ssh or where a scheduler started it."""
+"""Start the agent of one node: as a child on the chief's node, else over ssh or where a scheduler started it.
+
+An `AgentProcess` is the process of one agent, in whatever way it was started, and the pipes to it. Its ``connection``
+is the ssh connection to its machine, if there is one. It says how the process ended, kills it, and closes the pipes.
+"""
 
 from autodist_core.cluster.agents.agent_over_ssh import AgentOverSSH
-from autodist_core.cluster.agents.agent_process import AgentProcess
 from autodist_core.cluster.agents.child_agent import ChildAgent
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.scheduled_agent import ScheduledAgent
 from autodist_core.resource_spec import Node, SSHGroup
+
+AgentProcess = ChildAgent | AgentOverSSH | ScheduledAgent
 
 
 def start_agent(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: float) -> AgentProcess:

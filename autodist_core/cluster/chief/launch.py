@@ -10,13 +10,12 @@ from typing import TypeVar
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
-from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
+from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents
 from autodist_core.cluster.chief.tunnels import Tunnels
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.doctor.report import not_ready
 from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
-from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.seams.table import ONEDNN
 
@@ -49,8 +48,7 @@ class Launched:
         """
         problems: dict[str, list[str]] = {}
         results: list[T] = []
-        waiting = Waiting(doing, len(self.agents), seconds)
-        outcomes = run_in_parallel(self.agents, action, waiting, lambda agent: agent.node.address)
+        outcomes = ask_in_parallel(self.agents, action, doing, seconds)
         for agent, outcome in zip(self.agents, outcomes, strict=True):
             if isinstance(outcome, LaunchError):
                 problems[agent.node.address] = [outcome.reason]

@@ -9,11 +9,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
-from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
+from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents, run_in_parallel
 from autodist_core.cluster.agents.start_agent import start_agent
 from autodist_core.cluster.doctor.before_start import port_range, require_startable
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
@@ -69,7 +70,7 @@ def examine(
 
 
 class _Examiner:
-    """Runs the stages and collects what they find; a frozen Report is made of it at the end."""
+    """Runs the stages, and adds what they find to the reports of the nodes. Each thread is about one node."""
 
     def __init__(self, spec: ResourceSpec, say: Callable[[str], None], keepalive: float, tunnelled: bool) -> None:
         self.spec, self.say, self.keepalive, self.tunnelled = spec, say, keepalive, tunnelled
@@ -77,9 +78,7 @@ class _Examiner:
         self.secret = secrets.token_hex(32)
         self._nodes = sorted(spec.nodes, key=lambda node: not node.chief)
         self._port_range, self._deadlines = port_range(), Deadlines.from_environment()
-        self._problems: dict[str, list[str]] = {node.address: [] for node in self._nodes}
-        self._login_seconds: dict[str, float] = {}
-        self._ports: dict[str, int] = {}
+        self._reports = {node.address: NodeReport(node) for node in self._nodes}
         self._pairs: list[Pair] = []
         self._abandoned = False
         self._lock = threading.Lock()
@@ -108,21 +107,13 @@ class _Examiner:
             seconds = self._deadlines.reach + self._deadlines.answer
             reached = self._reached_from_here(listening)
             self._ask_all(reached, lambda agent: self._reach(agent, reached), "reach each other", seconds)
-        described = {agent.node.address: agent for agent in answering}
-        return _Examination(self._report(described), tuple(self.agents), self.secret)
+        order = list(self._reports)
+        pairs = sorted(self._pairs, key=lambda pair: (order.index(pair.source), order.index(pair.target)))
+        report = Report(self.spec.source, tuple(self._reports.values()), tuple(pairs), tuple(self._port_range))
+        return _Examination(report, tuple(self.agents), self.secret)
 
-    def _report(self, described: dict[str, AgentHandle]) -> Report:
-        nodes = []
-        for node in self._nodes:
-            agent = described.get(node.address)
-            nodes.append(NodeReport(
-                node, self._login_seconds.get(node.address), agent.description if agent else {},
-                agent.clock_offset if agent else None, self._ports.get(node.address),
-                tuple(self._problems[node.address]),
-            ))
-        order = {node.address: position for position, node in enumerate(self._nodes)}
-        pairs = sorted(self._pairs, key=lambda pair: (order[pair.source], order[pair.target]))
-        return Report(self.spec.source, tuple(nodes), tuple(pairs), tuple(self._port_range))
+    def _found(self, node: Node, **found: Any) -> None:
+        self._reports[node.address] = replace(self._reports[node.address], **found)
 
     def _ask_all(
         self, agents: list[AgentHandle], ask: Callable[[AgentHandle], None], doing: str, seconds: float
@@ -131,9 +122,8 @@ class _Examiner:
 
         `doing` says what the agents are asked to do, and `seconds` is how long they may take.
         """
-        answered, waiting = [], Waiting(doing, len(agents), seconds)
-        outcomes = run_in_parallel(agents, ask, waiting, lambda agent: agent.node.address)
-        for agent, error in zip(agents, outcomes, strict=True):
+        answered = []
+        for agent, error in zip(agents, ask_in_parallel(agents, ask, doing, seconds), strict=True):
             if error is None:
                 answered.append(agent)
             else:
@@ -141,7 +131,7 @@ class _Examiner:
         return answered
 
     def _note(self, node: Node, problem: str) -> None:
-        self._problems[node.address].append(problem)
+        self._found(node, problems=(*self._reports[node.address].problems, problem))
         self.say(f"{node.address}: {problem}")
 
     def _start(self, node: Node) -> None:
@@ -151,7 +141,7 @@ class _Examiner:
         except LaunchError as error:
             self._note(node, error.reason)
             return
-        self._login_seconds[node.address] = time.monotonic() - begin
+        self._found(node, login_seconds=time.monotonic() - begin)
         agent = AgentHandle(node, process)
         with self._lock:
             too_late = self._abandoned
@@ -169,16 +159,17 @@ class _Examiner:
     def _compare(self, agents: list[AgentHandle]) -> None:
         chief = next((agent.description for agent in agents if agent.node.chief), {})
         for agent in agents:
+            self._found(agent.node, description=agent.description, clock_offset=agent.clock_offset)
             for problem in unmet_requirements(agent.node, agent.description, chief, agent.clock_offset):
                 self._note(agent.node, problem)
 
     def _listen(self, agent: AgentHandle) -> None:
         answer = agent.ask("listen", self._deadlines.answer, secret=self.secret, ports=self._port_range)
-        self._ports[agent.node.address] = int(answer["port"])
+        self._found(agent.node, port=int(answer["port"]))
 
     def _reach(self, agent: AgentHandle, agents: list[AgentHandle]) -> None:
         """Let one agent try to reach all agents, itself included, and note each pair."""
-        peers = [[peer.node.address, self._ports[peer.node.address]] for peer in agents]
+        peers = [[peer.node.address, self._reports[peer.node.address].port] for peer in agents]
         seconds = self._deadlines.reach
         answer = agent.ask(
             "reach", seconds + self._deadlines.answer, secret=self.secret, peers=peers, seconds=seconds
@@ -197,8 +188,8 @@ class _Examiner:
         """The agents without the chief's own, if this process does not reach that one, as the session must."""
         for agent in agents:
             if agent.node.chief:
-                address, port = agent.node.address, self._ports[agent.node.address]
-                (problem,) = probes.reach(self.secret, [(address, port)], self._deadlines.reach)
+                address, port = agent.node.address, self._reports[agent.node.address].port
+                (problem,) = probes.reach(self.secret, [(address, port or 0)], self._deadlines.reach)
                 if problem:
                     self._note(agent.node, (
                         f"this program cannot reach its own agent at port {port}: {problem}"

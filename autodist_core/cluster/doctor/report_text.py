@@ -92,7 +92,7 @@ def _row(number: int, report: NodeReport) -> tuple[str, ...]:
 def _matrix(report: Report, title: str, more: Mapping[str, Mapping[str, str]], cell: Callable[[Pair], str]) -> str:
     """A table with one cell for each ordered pair of nodes that listen; `more` has further columns, by address."""
     numbers = {node.node.address: str(i) for i, node in enumerate(report.nodes, 1) if node.port is not None}
-    found = {(pair.source, pair.target): cell(pair) for pair in report.pairs}
+    found = {(pair.source, pair.target): "no" if pair.problem else cell(pair) for pair in report.pairs}
     rows = [
         (
             number, source, *(column[source] for column in more.values()),
@@ -104,14 +104,10 @@ def _matrix(report: Report, title: str, more: Mapping[str, Mapping[str, str]], c
 
 
 def _latency(pair: Pair) -> str:
-    if pair.problem:
-        return "no"
     return "?" if pair.round_trip is None else f"{1e3 * pair.round_trip:.2f}"
 
 
 def _bandwidth(pair: Pair) -> str:
-    if pair.problem:
-        return "no"
     return "?" if pair.gbits is None else f"{pair.gbits:.2f}{'!' if pair.slow else ' '}"
 
 

@@ -77,13 +77,17 @@ class Agent:
         """
         if onednn:
             os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
-        _import_tensorflow()
+        try:
+            # Late, because nothing else in this process runs while a large library is loaded.
+            import_tensorflow_server()
+        except Exception as error:
+            raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
         from autodist_core.cluster.on_node.server import start_server
 
         if self._listener is not None:
             self._listener.close()
         self._server = start_server(job, task, tasks, cpus, admitted)
-        return {"strangers": self._server.strangers}
+        return {}
 
 
 ORDERS = ("describe", "listen", "reach", "measure", "visitors", "serve")
@@ -150,14 +154,6 @@ def _exit_because(reason: str) -> None:
     # A TensorFlow server cannot be stopped, and its threads keep the process alive: only `os._exit` ends it.
     print(f"autodist agent: {reason}; the agent ends.", file=sys.stderr, flush=True)
     os._exit(1)
-
-
-def _import_tensorflow() -> None:
-    """Import TensorFlow; done late, because nothing else in this process runs while a large library is loaded."""
-    try:
-        import_tensorflow_server()
-    except Exception as error:
-        raise LaunchError("", f"TensorFlow cannot be imported ({type(error).__name__}: {error})") from error
 
 
 def _version(distribution: str) -> str:

@@ -4,8 +4,6 @@ Importing this module imports TensorFlow; the agent does so when all nodes have 
 """
 
 import os
-from dataclasses import dataclass
-from typing import Any
 
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 from tensorflow.python.training.server_lib import ClusterSpec
@@ -18,17 +16,8 @@ _THREADS = "TF_NUM_INTRAOP_THREADS"
 """TensorFlow's own variable for the number of threads of one operation."""
 
 
-@dataclass(frozen=True)
-class Server:
-    """A running server. TensorFlow cannot stop a server: it ends with its process."""
-
-    server: Any
-    strangers: int
-    """The number of connections from other addresses that came before the filter was in place, and were closed."""
-
-
-def start_server(job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> Server:
-    """Start the server of one task of a cluster.
+def start_server(job: str, task: int, tasks: list[str], cpus: int, admitted: list[str]) -> TensorFlowServer:
+    """Start the server of one task of a cluster. TensorFlow cannot stop a server: it ends with its process.
 
     `tasks` holds the address of each task as "host:port", and `task` is the position of this one. The server has `cpus`
     CPU devices, and only the addresses `admitted` can connect to it.
@@ -37,9 +26,9 @@ def start_server(job: str, task: int, tasks: list[str], cpus: int, admitted: lis
     os.environ[_PROXY] = ""
     config = server_config(job, cpus)
     server = TensorFlowServer(ClusterSpec({job: tasks}), job_name=job, task_index=task, config=config, start=False)
-    strangers = admit_only(int(tasks[task].rpartition(":")[2]), admitted)
+    admit_only(int(tasks[task].rpartition(":")[2]), admitted)
     server.start()
-    return Server(server, strangers)
+    return server
 
 
 def server_config(job: str, cpus: int) -> ConfigProto:

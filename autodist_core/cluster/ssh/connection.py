@@ -21,7 +21,7 @@ from autodist_core.resource_spec import SSHGroup
 
 
 class Connection:
-    """A login on one host; `close`, or the end of a ``with`` block, ends it and the streams of its programs."""
+    """A login on one host; `close` ends it and the streams of its programs."""
 
     def __init__(
         self, host: str, group: SSHGroup, transport: paramiko.Transport, seconds: float, undo: contextlib.ExitStack
@@ -99,12 +99,6 @@ class Connection:
         """Log out from the host and from the jump hosts on the way."""
         self._closed.set()
         self._undo.close()
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _keep_alive(self) -> None:
         while not self._closed.wait(self._seconds) and self.alive:

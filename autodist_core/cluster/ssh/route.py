@@ -32,7 +32,7 @@ def connect(
     whose other end is silent for twice ``keepalive_seconds`` is closed. The password and the passphrase of keys come
     from the environment, ``AUTODIST_SSH_PASSWORD`` and ``AUTODIST_SSH_PASSPHRASE``::
 
-        with connect("10.0.0.2", group) as connection:
+        with contextlib.closing(connect("10.0.0.2", group)) as connection:
             print(connection.start("hostname").stdout.read())
     """
     group = group or SSHGroup()

@@ -118,7 +118,7 @@ def filled(
         Level(level, tuple(names[level]), tuple(results[level]), tuple(signals[level]), waits[level])
         for level in sorted(names)
     )
-    return [_Filling(roles, unit, level, level_of).filled() for level in found]
+    return [_with_function(roles, unit, level, level_of) for level in found]
 
 
 def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, frozenset[str]]:
@@ -188,43 +188,36 @@ def _before(
     return by_level(waited, level_of)
 
 
-class _Filling:
-    """Makes the function of a level of a unit."""
+def _with_function(roles: Roles, unit: int, level: Level, level_of: Mapping[str, int]) -> Level:
+    """Return a level of a unit with its function."""
+    inside = set(level.names)
+    body = Body(roles.editor, inside, lambda name: roles.own(name, unit))
+    # The nodes that hand on the signals which the function is given, by signal and host.
+    handed_on: dict[tuple[str, str], str] = {}
 
-    def __init__(self, roles: Roles, unit: int, level: Level, level_of: Mapping[str, int]) -> None:
-        self._roles, self._unit, self._level, self._level_of = roles, unit, level, level_of
-        self._inside = set(level.names)
-        self._body = Body(roles.editor, self._inside, lambda name: roles.own(name, unit))
-        self._signals: dict[tuple[str, str], str] = {}
-        """The nodes that hand on the signals which the function is given, by signal and host."""
-
-    def filled(self) -> Level:
-        """Return the level with its function."""
-        level, roles, body = self._level, self._roles, self._body
-        for name in level.names:
-            node = roles.editor[name]
-            controls = (self._control(source, name) for source in node.input if naming.is_control(source))
-            body.copy(name, dict.fromkeys(each for each in controls if each), roles.device(node))
-        signals = []
-        for number, nodes in enumerate(level.signals, len(level.results)):
-            zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
-            waits = sorted(f"^{body.own(name)}" for name in nodes)
-            signals.append(body.nodes.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero))
-        word = "own" if roles.units[self._unit].is_machine else "each"
-        function = body.function(word, level.results, signals, stateful=True)
-        return replace(level, arguments=tuple(body.arguments), function=function)
-
-    def _control(self, source: str, reader: str) -> str | None:
+    def control(source: str, reader: str) -> str | None:
         """Return the control input in the function in place of one of the graph; None for what is there anyway."""
         name = naming.node_of(source)
-        if name in self._inside:
-            return f"^{self._body.own(name)}"
-        if self._roles.of[name] and name not in self._level_of:
+        if name in inside:
+            return f"^{body.own(name)}"
+        if roles.of[name] and name not in level_of:
             return None  # A node in no function is fed, or is there from the beginning.
-        awaited = f"{EARLIER}{self._level_of[name]}" if name in self._level_of else f"^{name}"
-        here = self._roles.host(reader)
-        if (awaited, here) not in self._signals:
-            given = self._body.argument(awaited, tf.int32)
-            label = f"signal/{len(self._signals)}"
-            self._signals[awaited, here] = self._body.nodes.add("Identity", label, [given], here, T=tf.int32)
-        return f"^{self._signals[awaited, here]}"
+        awaited = f"{EARLIER}{level_of[name]}" if name in level_of else f"^{name}"
+        here = roles.host(reader)
+        if (awaited, here) not in handed_on:
+            given, label = body.argument(awaited, tf.int32), f"signal/{len(handed_on)}"
+            handed_on[awaited, here] = body.nodes.add("Identity", label, [given], here, T=tf.int32)
+        return f"^{handed_on[awaited, here]}"
+
+    for name in level.names:
+        node = roles.editor[name]
+        controls = (control(source, name) for source in node.input if naming.is_control(source))
+        body.copy(name, dict.fromkeys(each for each in controls if each), roles.device(node))
+    signals = []
+    for number, nodes in enumerate(level.signals, len(level.results)):
+        zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
+        waits = sorted(f"^{body.own(name)}" for name in nodes)
+        signals.append(body.nodes.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero))
+    word = "own" if roles.units[unit].is_machine else "each"
+    function = body.function(word, level.results, signals, stateful=True)
+    return replace(level, arguments=tuple(body.arguments), function=function)

@@ -33,8 +33,8 @@ witness, one is enough."""
 class Kind:
     """Units that do the same. Two of them are `built` and stand for the `members`.
 
-    If units of another machine are `like` these and two of them are built, one unit of this kind is enough. So it is if
-    another machine, the `witness`, has nodes with the same names.
+    If units of another machine are `like` these and two of them are built, one unit of this kind is enough. One unit
+    also suffices if a `witness` machine has nodes of the same names.
 
     >>> one, two, three = (Unit(f"/job:run/task:{task}/device:CPU:0", task, task, 1) for task in (1, 2, 3))
     >>> Kind((one, two), (one, two, three)).first == one

@@ -68,7 +68,7 @@ class _Repeating:
         self.once = [node for node in self.editor if not of[node.name]]
         self.waits = self._waits()
         self.read = self._read()
-        self.levels = {kind: {level.number: level for level in self._levels(kind)} for kind in kinds}
+        self.levels = {kind: self._levels(kind) for kind in kinds}
 
     def _waits(self) -> dict[str, dict[Kind, frozenset[str]]]:
         """Return for each node that is there once the nodes of the first unit of each kind for which it waits.
@@ -105,10 +105,11 @@ class _Repeating:
                 found.setdefault(number, []).append(source)
         return found
 
-    def _levels(self, kind: Kind) -> list[Level]:
+    def _levels(self, kind: Kind) -> dict[int, Level]:
         number = self.roles.number[kind.first]
         awaited = [each[kind] for each in self.waits.values() if kind in each]
-        return filled(self.roles, number, self.level_of, self.read.get(number, ()), awaited)
+        found = filled(self.roles, number, self.level_of, self.read.get(number, ()), awaited)
+        return {level.number: level for level in found}
 
     def moved(self, source: str, kind: Kind, unit: Unit) -> str:
         """Return the tensor that a unit has in place of one of the built unit of its kind."""
@@ -226,14 +227,11 @@ def _added(added: Sequence[AddedVariable], kinds: Sequence[Kind]) -> list[AddedV
     found = [each for each in added if not any(unit.has(each.name) for kind in kinds for unit in kind.built)]
     for kind in kinds:
         own = [variable for variable in added if kind.first.has(variable.name)]
-        found += [_on(variable, kind.first, unit) for unit in kind.members for variable in own]
+        found += [
+            replace(each, name=kind.first.moved(each.name, unit), device=kind.first.moved_device(each.device, unit))
+            for unit in kind.members for each in own
+        ]
     return found
-
-
-def _on(variable: AddedVariable, built: Unit, unit: Unit) -> AddedVariable:
-    return replace(
-        variable, name=built.moved(variable.name, unit), device=built.moved_device(variable.device, unit)
-    )
 
 
 def _call(unit: Unit, level: int) -> str:

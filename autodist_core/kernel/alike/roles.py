@@ -49,11 +49,14 @@ class Roles:
         self.editor = editor
         self.units = dict(enumerate((unit for kind in kinds for unit in kind.built), 1))
         self.number = {unit: number for number, unit in self.units.items()}
-        self._unit_of = {word: number for number, unit in reversed(self.units.items()) for word in unit.words}
+        unit_of = {word: number for number, unit in reversed(self.units.items()) for word in unit.words}
         self._own: dict[tuple[int, str], str] = {}
         self._devices: dict[str, str] = {}
         self._kind = {self.number[unit]: kind for kind in kinds for unit in kind.built}
-        self.of = {node.name: self._role(node.name) for node in editor}
+        self.of = {
+            node.name: min((unit_of[word] for word in words(node.name) if word in unit_of), default=0)
+            for node in editor
+        }
         self.nodes: dict[int, dict[str, str]] = {number: {} for number in self.units}
         """The nodes of each unit, by their names in any unit; and those of the witness, which the graph has once."""
         for name, number in self.of.items():
@@ -70,9 +73,6 @@ class Roles:
         if known is None:
             known = self._own[number, text] = self.units[number].own(text)
         return known
-
-    def _role(self, name: str) -> int:
-        return min((number for word in words(name) if (number := self._unit_of.get(word))), default=0)
 
     def source(self, source: str) -> int:
         """Return the unit of the node that produces a tensor."""

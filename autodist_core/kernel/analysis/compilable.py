@@ -256,8 +256,8 @@ def _with_a_small_batch(step: StepIndex, rows: int) -> tf.Graph | None:
 def _error_of(step: StepIndex, whole: tf.Graph, names: list[str], of_shapes: set[str]) -> str:
     """Return the error with which XLA refuses to translate a piece; empty if it does not, or if a rank is unknown.
 
-    Where sizes are unknown, the piece is translated for guessed ones. Of its errors, only the one counts that does not
-    depend on sizes: a value is needed when XLA compiles, and is computed by the piece.
+    Where sizes are unknown, the piece is translated for guessed ones. Then only that error counts which does not depend
+    on sizes: a value is needed when XLA compiles, and is computed by the piece.
     """
     piece = Editor(step.graph.library, step.graph.versions)
     inside, queue, arguments, guessed = set(names), list(names), dict[str, tf.TensorSpec](), False

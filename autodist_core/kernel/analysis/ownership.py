@@ -40,7 +40,9 @@ def _owners_of_written(step: StepIndex) -> dict[str, tuple[str, ...]]:
             reached = set().union(*(found[other] for other in direct[name] if other in found))
             growing |= not reached <= found[name]
             found[name] |= reached
-    return {name: tuple(_closest(step, name, _in_variable_order(step, found[name]))) for name in written}
+    return {
+        name: tuple(_closest(step, name, [each for each in step.variables if each in found[name]])) for name in written
+    }
 
 
 def _read_for(step: StepIndex, name: str) -> set[str]:
@@ -81,10 +83,6 @@ def _closest(step: StepIndex, name: str, owners: list[str]) -> list[str]:
 def _variable_and_part(step: StepIndex, name: str) -> tuple[str, str]:
     variable = step.variables[name].part_of or name
     return variable, name.removeprefix(variable)
-
-
-def _in_variable_order(step: StepIndex, names: set[str]) -> list[str]:
-    return [variable.name for variable in step.item.variables if variable.name in names]
 
 
 def _values(step: StepIndex, name: str) -> list[str]:

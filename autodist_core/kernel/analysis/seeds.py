@@ -16,7 +16,8 @@ graph runs, and out of them.
 The other draws of compute are those that each replica makes for itself. The update has draws, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tensorflow.core.framework import node_def_pb2
@@ -31,7 +32,7 @@ _BRANCHES = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 """Operations that run a function on their inputs, behind this many others."""
 _LOOPS = {"While", "StatelessWhile"}
 _SEED, _ALL, _ROUNDS = "its seed", "all of its inputs", "the rounds of the loops around it"
-"""The parts of a draw behind which is looked."""
+"""The parts of a draw behind which is looked. `_ALL` are its seed, its shape and its parameters."""
 
 
 @analysis
@@ -49,16 +50,16 @@ def seeded_alone(step: StepIndex) -> frozenset[tuple[str, ...]]:
     rows = step.batch
     seeds, sized = _Search(step), _Search(step, of_sizes=True)
     explicit = explicitly_seeded(step)
-    # Of a draw from an explicit seed that does not depend on the batch, one device has the same numbers.
-    found = {path for path in explicit if step.item.explicit_seeds or not sized.behind_draw(path) & rows}
+    # One device has the same numbers of a draw from an explicit seed that does not depend on the batch.
+    found = {path for path in explicit if step.item.explicit_seeds or not sized.behind(path, _ALL) & rows}
     draws = [draw for draws in step.draws.values() for draw in draws if draw.stream is Stream.INPUT]
     if step.item.draws_as_one:
         whole = {draw.path for draw in draws if draw.path[-1].endswith(f"/{naming.OF_WHOLE_BATCH}")}
         found |= whole | {
             draw.path for draw in draws
-            if not (sized.behind_draw(draw.path) | sized.behind_rounds(draw.path)) & rows
+            if not (sized.behind(draw.path, _ALL) | sized.behind(draw.path, _ROUNDS)) & rows
         }
-    return frozenset(found | {draw.path for draw in draws if seeds.behind_seed(draw.path) & rows})
+    return frozenset(found | {draw.path for draw in draws if seeds.behind(draw.path, _SEED) & rows})
 
 
 @analysis
@@ -73,21 +74,19 @@ def explicitly_seeded(step: StepIndex) -> frozenset[tuple[str, ...]]:
     states = {handle for handle, name in step.handle_of.items() if step.variables[name].kind == "seed"}
     for draws in step.draws.values():
         for draw in draws:
-            if draw.stream is Stream.INPUT and not search.behind_seed(draw.path) & (step.batch | states):
+            if draw.stream is Stream.INPUT and not search.behind(draw.path, _SEED) & (step.batch | states):
                 found.add(draw.path)
     return frozenset(found)
 
 
+@dataclass(frozen=True)
 class _Body:
     """The nodes of the step's graph, or of a function, and how their inputs are named."""
 
-    def __init__(
-        self, nodes: Iterable[node_def_pb2.NodeDef], split: Callable[[str], tuple[str, int]],
-        arguments: Iterable[str] = (), results: Iterable[str] = (),
-    ) -> None:
-        self.nodes: Mapping[str, node_def_pb2.NodeDef] = {node.name: node for node in nodes}
-        self.split = split
-        self.arguments, self.results = tuple(arguments), tuple(results)
+    nodes: Mapping[str, node_def_pb2.NodeDef]
+    split: Callable[[str], tuple[str, int]]
+    arguments: Sequence[str] = ()
+    results: Sequence[str] = ()
 
 
 class _Search:
@@ -95,22 +94,14 @@ class _Search:
 
     def __init__(self, step: StepIndex, of_sizes: bool = False) -> None:
         self._of_sizes = of_sizes
-        self._graph = _Body(step.graph.node, naming.split)
+        self._graph = _Body(step.nodes, naming.split)
         self._draws = step.functions
         self._bodies: dict[str, _Body] = {}
         self._known: dict[tuple[str, int], frozenset[int]] = {}
 
-    def behind_seed(self, path: tuple[str, ...]) -> set[str]:
-        """The nodes without inputs of which the seed of a draw is made."""
-        return self._behind(self._graph, self._of_draw(self._graph, path, _SEED))
-
-    def behind_draw(self, path: tuple[str, ...]) -> set[str]:
-        """The nodes without inputs of which all inputs of a draw are made, its seed, its shape and its parameters."""
-        return self._behind(self._graph, self._of_draw(self._graph, path, _ALL))
-
-    def behind_rounds(self, path: tuple[str, ...]) -> set[str]:
-        """The nodes without inputs that say how many rounds the loops around a draw have, as of `tf.map_fn`."""
-        return self._behind(self._graph, self._of_draw(self._graph, path, _ROUNDS))
+    def behind(self, path: tuple[str, ...], what: str) -> set[str]:
+        """The nodes without inputs of which a part of a draw is made."""
+        return self._behind(self._graph, self._of_draw(self._graph, path, what))
 
     def _of_draw(self, body: _Body, path: tuple[str, ...], what: str) -> list[str]:
         """The inputs of a node of which a part of a draw is made: of its own, or of one in a function that it runs."""
@@ -191,7 +182,8 @@ class _Search:
         if name not in self._bodies:
             function: Any = self._draws.functions[name]
             self._bodies[name] = _Body(
-                function.node_def, _split_in_function, [each.name for each in function.signature.input_arg],
+                {node.name: node for node in function.node_def}, _split_in_function,
+                [each.name for each in function.signature.input_arg],
                 [function.ret[each.name] for each in function.signature.output_arg],
             )
         return self._bodies[name]

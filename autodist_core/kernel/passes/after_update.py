@@ -6,14 +6,11 @@ read and write the replica's own variables. For a step that tracks a norm::
     replica0/track = AssignVariableOp(replica0/norm_mean, update/memory/norm, ^barrier/0)
 """
 
-from dataclasses import dataclass
-
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.replicator import copy_node
 
 
-@dataclass(frozen=True)
 class AfterUpdate(Kernel):
     """Copies each node that waits for reduced gradients and has an effect, once for every active replica.
 

@@ -19,7 +19,6 @@ waits for all gradients.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.failing import last_to_fail
 from autodist_core.kernel.draft import Draft
@@ -28,7 +27,6 @@ from autodist_core.step import naming
 from autodist_core.step.index import StepIndex
 
 
-@dataclass(frozen=True)
 class Barriers(Kernel):
     """Adds one barrier for compute's writes, and one for the update of each occurrence.
 
@@ -121,39 +119,18 @@ def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: lis
     written = {touch.variable for name in writes for touch in step.touches[name] if touch.writes}
     others = [name for name in results if not _looks_at(step, name, written)]
     vital = list(dict.fromkeys([*gradients, *(name for name in side if name not in writes), *values, *others]))
-    needed = _needed(draft, vital)
-    replicas = draft.active_replicas
-    held_back = [name for name in writes if not any(replica.copy_of(name) in needed for replica in replicas)]
+    needed = step.cone(vital, sources=lambda name: _before(draft, name))
+    held_back = [name for name in writes if name not in needed]
     if held_back:
         waits = _add(draft, "barrier/state", vital)
-        for replica in replicas:
+        for replica in draft.active_replicas:
             for name in held_back:
                 draft.editor.control(replica.copy_of(name), waits)
 
 
-def _needed(draft: Draft, names: list[str]) -> set[str]:
-    """Return the nodes that run before the copies of these nodes: their inputs, and earlier writes that they read."""
+def _before(draft: Draft, name: str) -> list[str]:
+    """Return the nodes whose copies run before those of a node: its inputs, and earlier writes of what it touches."""
     step = draft.step
-    original = {replica.copy_of(name): name for replica in draft.active_replicas for name in step.touches}
-    writers: dict[str, list[str]] = {}
-    for name, touched in step.touches.items():
-        for touch in touched:
-            if touch.writes and not step.is_update(name):
-                writers.setdefault(touch.variable, []).append(name)
-    seen: set[str] = set()
-    waiting = [replica.copy_of(name) for replica in draft.active_replicas for name in names]
-    while waiting:
-        node = waiting.pop()
-        if node in seen or node not in draft.editor:
-            continue
-        seen.add(node)
-        waiting.extend(naming.node_of(source) for source in draft.editor[node].input)
-        name = original.get(node, "")
-        if not name:
-            continue
-        earlier = {
-            writer for touch in step.touches[name] for writer in writers.get(touch.variable, ())
-            if step.position[writer] < step.position[name]
-        }
-        waiting.extend(replica.copy_of(writer) for replica in draft.active_replicas for writer in earlier)
-    return seen
+    inputs = [source for source in map(naming.node_of, step.nodes[name].input) if source in draft.compute]
+    writers = step.writes_of({touch.variable for touch in step.touches[name]}) if name in step.touches else ()
+    return [*inputs, *(writer for writer in writers if step.position[writer] < step.position[name])]

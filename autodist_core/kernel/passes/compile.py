@@ -16,21 +16,18 @@ function when all of it has run.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.compilable import SMALLEST, Compilable, compilable, compilable_pieces, has_kernel
 from autodist_core.kernel.analysis.send_stages import send_stages
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.random_streams import stream_of_replica
-from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.enclosing import enclose
 from autodist_core.step.graph_check import in_order
 
 
-@dataclass(frozen=True)
 class Compile(Kernel):
     """Puts each replica's pieces of compute into functions, if the captured step asks for it.
 
@@ -106,10 +103,12 @@ def _compile_each(draft: Draft, known: Compilable) -> None:
         own = [replica.copy_of(name) for name in found]
         own += [stream for name in own if (stream := stream_of_replica(name)) in draft.editor]
         inside = {name for name in own if draft.editor[name].device == replica.device}
+        # XLA draws other numbers, so a piece with random draws is compiled, whatever its size.
+        draws = set(map(replica.copy_of, draft.step.draws))
         calls = {
             f"{replica.prefix}/compiled/{number}": names
             for number, names in enumerate(compilable_pieces(draft.editor.sources(), inside, constants, stage_of))
-            if _is_worth_it(draft, replica, names)
+            if len(names) >= SMALLEST or not draws.isdisjoint(names)
         }
         repeated = {replica.copy_of(name) for name in known.of_shapes & found}
         _enclose(draft, calls, repeated, f"{replica.prefix}/")
@@ -122,8 +121,3 @@ def _constants(draft: Draft) -> set[str]:
 def _enclose(draft: Draft, calls: Mapping[str, Sequence[str]], repeated: Collection[str], prefix: str) -> None:
     moved = enclose(draft.editor, calls, draft.outputs, repeated, prefix)
     draft.outputs[:] = [moved.get(naming.canonical(name), name) for name in draft.outputs]
-
-
-def _is_worth_it(draft: Draft, replica: Replica, names: list[str]) -> bool:
-    """Whether a piece is compiled. One with random draws is, whatever its size: XLA draws other numbers."""
-    return len(names) >= SMALLEST or any(name.removeprefix(f"{replica.prefix}/") in draft.step.draws for name in names)

@@ -43,7 +43,6 @@ class _Lookup:
     follows_from_variables: bool
 
 
-@dataclass(frozen=True)
 class LookupsTogether(Kernel):
     """Packs what replicas ask servers for, and what servers answer.
 
@@ -146,14 +145,10 @@ def _readers(draft: Draft, replicas: Mapping[str, Replica]) -> dict[str, list[st
     found: dict[str, list[str]] = {}
     for node in draft.editor if replicas else ():
         for replica in {replicas[name] for name in map(naming.node_of, node.input) if name in replicas}:
-            if _is_of(replica, node.name):
+            # What a node does for a server has another name.
+            if replica.prefix in node.name.split("/"):
                 found.setdefault(replica.prefix, []).append(node.name)
     return found
-
-
-def _is_of(replica: Replica, name: str) -> bool:
-    """Whether a node does something for a replica, and nothing for a server."""
-    return replica.prefix in name.split("/")
 
 
 def _read(draft: Draft, readers: Sequence[str], answers: dict[str, str]) -> None:

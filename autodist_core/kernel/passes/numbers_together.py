@@ -9,7 +9,6 @@ Numbers travel together if as many other messages precede each of them. So none 
 """
 
 import re
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -23,7 +22,6 @@ from autodist_core.step.index import output_type
 _OF_SERVER = re.compile("update/(server_[^/]+)/(.+)")
 
 
-@dataclass(frozen=True)
 class NumbersTogether(Kernel):
     """Packs the numbers that servers need of each other.
 
@@ -70,6 +68,4 @@ def _pack(
     editor.add("Unpack", received, [sent], there, num=len(numbers), T=dtype, axis=0)
     for index, readers in enumerate(numbers.values()):
         for name, position in readers:
-            inputs = list(editor[name].input)
-            inputs[position] = naming.tensor(received, index)
-            editor.change(name, inputs=inputs)
+            editor.edit(name).set_input(position, naming.tensor(received, index))

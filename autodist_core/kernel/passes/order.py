@@ -14,8 +14,6 @@ A node in a branch of a conditional that is not taken is dead, and TensorFlow en
 outside the branch therefore waits for a token instead. The token merges the node with the branch's alternative.
 """
 
-from dataclasses import dataclass
-
 import tensorflow as tf
 
 from autodist_core.errors import KernelError
@@ -26,7 +24,6 @@ from autodist_core.step import editor, naming
 from autodist_core.step.index import accesses
 
 
-@dataclass(frozen=True)
 class Order(Kernel):
     """Adds control edges for every variable, and the nodes to run for one step.
 

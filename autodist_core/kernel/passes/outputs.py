@@ -25,21 +25,17 @@ For a loss, and the norm of a gradient that a server has:
 joined/loss/output0/done; update/server_localhost_CPU_0/norm/Squeeze
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import tensorflow as tf
 
-from autodist_core.kernel.analysis.results import Joining, axis_of_rows, joining
+from autodist_core.kernel.analysis.results import axis_of_rows, joining
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes.state_combiner import is_combined, largest, smallest, weighted_mean
+from autodist_core.kernel.passes.state_combiner import is_combined, joined_entries
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, output_type
 
 
-@dataclass(frozen=True)
 class Outputs(Kernel):
     """Makes one value for each output of the captured step.
 
@@ -60,7 +56,7 @@ class Outputs(Kernel):
         # A node that writes runs on every replica. It is not run once more for its value.
         combined = _after_combining(step, cone)
         recomputed = (combined | (draft.after_update & cone)) - step.writers
-        of_each = any(joining(step, name) is Joining.EACH for name in step.item.outputs)
+        of_each = any(joining(step, name) == "each" for name in step.item.outputs)
         for name in step.in_order(recomputed):
             if of_each and name in draft.crossing:
                 _recompute_of_all(draft, name, recomputed)
@@ -68,7 +64,7 @@ class Outputs(Kernel):
             for replica in draft.active_replicas if of_each else [None]:
                 _recompute(draft, name, recomputed, draft.end + 2 if name in combined else draft.at(name), replica)
         for name in step.item.outputs:
-            if joining(step, name) is Joining.EACH:
+            if joining(step, name) == "each":
                 draft.outputs += [_value(draft, name, recomputed, replica) for replica in draft.active_replicas]
             else:
                 draft.outputs.append(_value(draft, name, recomputed))
@@ -137,27 +133,15 @@ def _joined(draft: Draft, name: str) -> str:
     step = draft.step
     copies, device = [replica.copy_of(name) for replica in draft.active_replicas], draft.active_replicas[0].device
     how = joining(step, name)
-    if len(copies) == 1 or how is Joining.SAME:
-        return copies[0]
     dtype, label = output_type(step, name), f"joined/{naming.label(name)}"
-    if how is Joining.ROWS:
+    if len(copies) == 1 or how == "same" or (not how and not dtype.is_integer):
+        return copies[0]
+    if how == "rows":
         axis = axis_of_rows(step, name)
         return draft.join(label, copies, dtype, device, axis) if label not in draft.editor else label
-    if how is Joining.SUM or (how is Joining.UNKNOWN and dtype.is_integer):
+    if how in ("sum", ""):
         return draft.add_up(label, copies, dtype, device) if label not in draft.editor else label
-    if how is Joining.UNKNOWN:
-        return copies[0]
     if f"{label}/done" not in draft.editor:
-        specs = {draft.stack(f"{label}/together", copies, dtype, device): tf.TensorSpec(None, dtype)}
-        if how is Joining.MEAN:
-            specs = {copies[0]: tf.TensorSpec(None, dtype), **specs}
-            specs[draft.shares(dtype)] = tf.TensorSpec((len(copies),), dtype)
-        made = draft.editor.trace(label, _JOINS[how], specs, device)[0]
+        made = joined_entries(draft, label, how, copies, tf.TensorSpec(None, dtype), device)
         draft.editor.add("Identity", f"{label}/done", [made], device, T=dtype)
     return f"{label}/done"
-
-
-_JOINS: dict[Joining, Callable[..., tf.Tensor]] = {
-    Joining.MEAN: weighted_mean, Joining.LARGEST: largest, Joining.SMALLEST: smallest,
-}
-"""The function that joins the replicas' tensors, which are stacked."""

@@ -13,7 +13,6 @@ that are marked as those of the whole batch are joined. Every replica draws rand
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
@@ -30,7 +29,6 @@ from autodist_core.step.graph_item import Gradient, Table
 _LOOKUPS = {"GatherV2", "ResourceGather"}
 
 
-@dataclass(frozen=True)
 class Replicator(Kernel):
     """Adds one copy of compute for every active replica.
 
@@ -121,17 +119,12 @@ def _rows_of(draft: Draft, replica: Replica, name: str) -> str:
         left, right = (naming.canonical(source) for source in naming.data_inputs(node))
         stacked = draft.stacked(left, dtype, members)
         draft.editor.copy(node, label, [stacked, first.copy_of(right)], first.device)
-        parts = [member.copy_of(left) for member in members]
-        lengths = draft.editor.trace(
-            f"{label}/lengths", lambda *rows: tf.stack([tf.shape(each)[0] for each in rows]),
-            dict.fromkeys(parts, tf.TensorSpec((None, None), dtype)), first.device,
-        )[0]
-        axis = draft.editor.constant(f"{label}/axis", 0, tf.int32, first.device)
-        draft.editor.add(
-            "SplitV", f"{label}/rows", [label, lengths, axis], first.device, T=dtype, Tlen=tf.int32,
-            num_split=len(parts),
+        tensors = [label, *(member.copy_of(left) for member in members)]
+        draft.editor.trace(
+            f"{label}/rows", lambda product, *rows: tf.split(product, [tf.shape(each)[0] for each in rows]),
+            dict.fromkeys(tensors, tf.TensorSpec((None, None), dtype)), first.device,
         )
-    return naming.tensor(f"{label}/rows", members.index(replica))
+    return naming.tensor(f"{label}/rows/split", members.index(replica))
 
 
 def _multiplied(draft: Draft, replica: Replica, gradient: Gradient, product: Product) -> Rows:

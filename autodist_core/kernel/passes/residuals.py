@@ -8,8 +8,6 @@ The values were computed along with the gradients. They wait for the barrier as 
 step that fails leaves them as they were.
 """
 
-from dataclasses import dataclass
-
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable
@@ -18,7 +16,6 @@ from autodist_core.kernel.kernel import Kernel
 from autodist_core.step import naming
 
 
-@dataclass(frozen=True)
 class Residuals(Kernel):
     """Writes the new values of added variables.
 

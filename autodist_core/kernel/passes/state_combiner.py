@@ -20,8 +20,7 @@ combined, and what all replicas get travels back in one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -44,7 +43,6 @@ def is_combined(variable: Variable) -> bool:
     return variable.kind != "seed"
 
 
-@dataclass(frozen=True)
 class StateCombiner(Kernel):
     """Makes one state of the replicas' copies, after all captured nodes have run.
 
@@ -130,15 +128,7 @@ def _combine_values(draft: Draft, pack: _Pack, of_replicas: Mapping[int, str]) -
     if way == "first" or len(values) == 1:
         combined = draft.editor.add("Identity", f"{label}/value", values[:1], device, T=dtype)
     else:
-        stacked = tf.TensorSpec((*pack.spec.shape, len(values)), dtype)
-        stack = {draft.stack(f"{label}/together", values, dtype, device): stacked}
-        if way in _EXTREMES:
-            combined = draft.editor.trace(f"{label}/{way}", _EXTREMES[way], stack, device)[0]
-        else:
-            weight = dtype.real_dtype
-            shares = {draft.shares(weight): tf.TensorSpec((len(values),), weight)}
-            inputs = {values[0]: pack.spec} | stack | shares
-            combined = draft.editor.trace(f"{label}/mean", weighted_mean, inputs, device)[0]
+        combined = joined_entries(draft, f"{label}/{way}", way, values, pack.spec, device)
     pack.write(combined, replicas)
 
 
@@ -198,6 +188,27 @@ class _Pack:
         self._draft.write(label, name, mirror, value, self._draft.end + 1)
 
 
+def joined_entries(
+    draft: Draft, label: str, how: str, values: Sequence[str], spec: tf.TensorSpec, device: str
+) -> str:
+    """Return the `mean`, `max` or `min` of the active replicas' values, entry by entry. Each value has this spec.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft, spec = example_draft(PS()), tf.TensorSpec((), tf.float32)
+    >>> values = [draft.editor.constant(f"value{index}", 1.0, tf.float32) for index in range(2)]
+    >>> [joined_entries(draft, f"joined/{how}", how, values, spec, "") for how in ("max", "mean")]
+    ['joined/max/Max', 'joined/mean/add']
+    """
+    dtype, count = spec.dtype, len(values)
+    stacked = spec.shape.concatenate(count) if spec.shape.rank is not None else None
+    specs = {draft.stack(f"{label}/together", values, dtype, device): tf.TensorSpec(stacked, dtype)}
+    if how == "mean":
+        weight = dtype.real_dtype
+        specs = {values[0]: spec, **specs, draft.shares(weight): tf.TensorSpec((count,), weight)}
+    return draft.editor.trace(label, _JOINED[how], specs, device)[0]
+
+
 def largest(together: tf.Tensor) -> tf.Tensor:
     """Return the largest of tensors, which are stacked along the last axis; of truth values, whether any is true.
 
@@ -216,9 +227,6 @@ def smallest(together: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(together, -1) if together.dtype.is_bool else tf.reduce_min(together, -1)
 
 
-_EXTREMES = {"max": largest, "min": smallest}
-
-
 def weighted_mean(first: tf.Tensor, values: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
     """Return the mean along the last axis of values, weighted by shares; exact if all values are equal to the first.
 
@@ -227,3 +235,6 @@ def weighted_mean(first: tf.Tensor, values: tf.Tensor, shares: tf.Tensor) -> tf.
     """
     further = (values - tf.expand_dims(first, -1)) * tf.cast(shares, values.dtype)
     return first + tf.reduce_sum(further, -1)
+
+
+_JOINED: Mapping[str, Callable[..., tf.Tensor]] = {"mean": weighted_mean, "max": largest, "min": smallest}

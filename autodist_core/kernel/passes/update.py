@@ -12,8 +12,6 @@ hands back to compute, `draft.returned`. For two servers with one variable each,
 owner has a copy of the shared state.
 """
 
-from dataclasses import dataclass
-
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
@@ -22,7 +20,6 @@ from autodist_core.kernel.placement.update_portions import Portions
 from autodist_core.step import naming
 
 
-@dataclass(frozen=True)
 class Update(Kernel):
     """Copies the update once for each owner.
 

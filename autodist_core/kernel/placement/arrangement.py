@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.placement.shared_memory import memories
-from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
@@ -57,10 +56,8 @@ class Arrangement:
     @property
     def compiled_together(self) -> bool:
         """Whether XLA compiles compute and update in one: they are in one process, and there is one memory."""
-        synchronizers = [each for plan in self.strategy.variables for _, each in plan.pieces]
-        servers = [name for each in synchronizers if isinstance(each, PSPlan) for name in each.destinations]
-        machines = {DeviceSpec.parse(name).address for name in (*self.strategy.replicas, *servers)}
-        return (self.shares_memory or len(self.memories) == 1) and len(machines) == 1 and not self.is_loose
+        alone = self.shares_memory or len(self.memories) == 1
+        return alone and len(self.strategy.machines) == 1 and not self.is_loose
 
     @property
     def shares_by_machine(self) -> bool:

@@ -262,7 +262,8 @@ class Placement:
         if variable in self.parts and variable not in self.assembled:
             return ()
         if variable in self.owner_of or variable in self.optimizer_state:
-            found += [self.owned_copy(variable, owner) for owner in self.owners if self._holds(owner, variable)]
+            shared = variable in self.optimizer_state
+            found += [self.owned_copy(variable, each) for each in self.owners if shared or variable in each.variables]
         if variable not in self.owner_of or variable in self.mirrored:
             found += [self.mirror(variable, replica) for replica in self.replicas]
         return tuple(dict.fromkeys(found))
@@ -311,9 +312,6 @@ class Placement:
         # Each device of a cluster has variables of its own. So their names are the same, and functions are alike.
         stored = f"{variable}@replica" if replica is not None and self.tasks.job else ""
         return Copy(f"{variable}@{holder}", device, replica, stored)
-
-    def _holds(self, owner: Owner, variable: str) -> bool:
-        return variable in owner.variables or variable in self.optimizer_state
 
     def __str__(self) -> str:
         lines = [f"placement over {amount(len(self.replicas), 'replica')}"]

@@ -12,6 +12,7 @@ from autodist_core.kernel.placement.arrangement import arrange, optimizer_state
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import MEMORY, Owner, Placement, Replica
 from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
@@ -115,8 +116,5 @@ def _remote_rows(
 
 
 def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
-    found: dict[str, tuple[Variable, ...]] = {}
-    for variable in split.variables:
-        if variable.part_of:
-            found[variable.part_of] = (*found.get(variable.part_of, ()), variable)
-    return found
+    shards = grouped((variable for variable in split.variables if variable.part_of), lambda shard: shard.part_of)
+    return {name: tuple(members) for name, members in shards.items()}

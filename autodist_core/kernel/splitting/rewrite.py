@@ -148,13 +148,11 @@ class SplitRewrite:
 
     def _handle(self, node: node_def_pb2.NodeDef) -> None:
         name = self.step.handle_of[node.name]
-        if name not in self.head_of:
-            self.editor.copy_captured(node, node.name, node.input)
-            return
+        is_split = name in self.head_of
         # The whole variable stays if compute reads it: replicas then have copies, put together from the shards.
-        if name in self.step.read_by_compute and name not in self.looked_up:
+        if not is_split or name in self.step.read_by_compute - self.looked_up:
             self.editor.copy_captured(node, node.name, node.input)
-        for part in self._parts(self.step.variables[name]):
+        for part in self._parts(self.step.variables[name]) if is_split else ():
             self.editor.copy_captured(node, part.handle, node.input)
 
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:

@@ -11,8 +11,6 @@ are the factors of gradients that are products, where the strategy says so. A re
 zeros, or no rows.
 """
 
-from dataclasses import dataclass
-
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft, Rows
@@ -34,7 +32,6 @@ _LEAST = 1 << 20
 _HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
 
-@dataclass(frozen=True)
 class AllReduceSynchronizer(Kernel):
     """Adds collectives over all replicas, in the order in which the backward pass computes the gradients.
 

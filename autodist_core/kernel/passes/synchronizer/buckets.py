@@ -41,7 +41,7 @@ class Lane:
     """
 
     occurrence: int
-    group: int
+    group: int | None
     hint: str
     dtype: tf.DType
     limit: int
@@ -134,7 +134,10 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     (('kernel/replica0/total', 'kernel/replica1/total'), 1)
     """
     if len({replica.device for replica in draft.placement.replicas}) == 1:
-        return {load: _on_one_device(draft, load) for load in loads}
+        # Replicas on one device need no collective.
+        device = draft.placement.replicas[0].device
+        totals = {load: draft.add_up(f"{load.label}/total", load.tensors, load.lane.dtype, device) for load in loads}
+        return {load: (total,) * len(load.tensors) for load, total in totals.items()}
     buckets = [bucket for members in grouped(loads, lambda load: load.lane).values() for bucket in fill(members)]
     arrived: dict[tuple[Load, Team], list[str]] = {}
     started: dict[tuple[int, Team], list[str]] = {}
@@ -163,13 +166,6 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
             for replica in draft.placement.replicas
         )
     return sums
-
-
-def _on_one_device(draft: Draft, load: Load) -> tuple[str, ...]:
-    """Return the sum of a tensor for each replica: replicas on one device need no collective."""
-    device = draft.placement.replicas[0].device
-    total = draft.add_up(f"{load.label}/total", load.tensors, load.lane.dtype, device)
-    return (total,) * len(load.tensors)
 
 
 def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:

@@ -117,15 +117,11 @@ class Parcel:
         values = draft.local[key].values
         if self.shard is None:
             return values
-        name = f"{self.label}/{replica.prefix}/own"
-        if name in draft.editor:
-            return name
         begin = [self.shard.offset if axis == self.axis else 0 for axis in range(len(self.shape))]
-        bounds = [
-            draft.editor.constant(f"{name}/{label}", list(value), tf.int32, replica.device)
-            for label, value in (("begin", begin), ("size", self.shape))
-        ]
-        return draft.editor.add("Slice", name, [values, *bounds], replica.device, T=self.dtype, Index=tf.int32)
+        return draft.editor.trace(
+            f"{self.label}/{replica.prefix}/own", lambda values: tf.slice(values, begin, self.shape),
+            {values: tf.TensorSpec(None, self.dtype)}, replica.device,
+        )[0]
 
     def on_each(
         self, name: str, function: Callable[..., tf.Tensor], inputs: Mapping[Tensors, tf.TensorSpec]
@@ -160,10 +156,9 @@ class Parcel:
 
     def _nothing(self, index: int) -> str:
         replica = self.draft.placement.replicas[index]
-        name, add = f"{self.label}/{replica.prefix}/nothing", self.draft.editor
-        dims = add.constant(f"{name}/shape", list(self.shape), tf.int32, replica.device)
-        zero = add.constant(f"{name}/zero", 0, self.dtype, replica.device)
-        return add.add("Fill", name, [dims, zero], replica.device, T=self.dtype, index_type=tf.int32)
+        name = f"{self.label}/{replica.prefix}/nothing"
+        zero = tf.zeros((), self.dtype).numpy()
+        return self.draft.editor.trace(name, lambda: tf.fill(self.shape, zero), {}, replica.device)[0]
 
 
 def _plain(parcel: Parcel) -> Rounds:

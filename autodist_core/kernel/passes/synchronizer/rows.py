@@ -53,12 +53,13 @@ def _gathered(draft: Draft, gradients: Sequence[Gradient], machine: Sequence[Rep
     rows = [_own(draft, gradient, machine, owner) for gradient in gradients]
     vectors = packing.packed_rows(draft, f"{name}/packed", rows, (values, indices), lead.host)
     busy = len({replica.host for replica in draft.stands_for or draft.active_replicas})
-    gathering = _Gathering(draft, [prod(shape) for shape in shapes])
+    keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(3)]
     specs = {vectors.values: tf.TensorSpec((None,), values), vectors.indices: tf.TensorSpec((None,), indices)}
 
     def everyone(values: tf.Tensor, integers: tf.Tensor) -> list[tf.Tensor]:
         found: list[tf.Tensor] = []
-        for gradient, shape, (flat, rows) in zip(gradients, shapes, gathering(values, integers), strict=True):
+        of_tables = _of_all(values, integers, [prod(shape) for shape in shapes], machines_of(draft), keys)
+        for gradient, shape, flat, rows in zip(gradients, shapes, *of_tables, strict=True):
             found += _reduced(gradient, tf.reshape(flat, [-1, *shape]), rows, busy)
         return found
 
@@ -87,35 +88,28 @@ def _reduced(gradient: Gradient, values: tf.Tensor, indices: tf.Tensor, busy: in
     return merged(values, indices) if gradient.rows == UNIQUE else (values, indices)
 
 
-class _Gathering:
-    """The collectives that bring flat values and integers of some tables from all machines to each machine."""
+def _of_all(
+    values: tf.Tensor, integers: tf.Tensor, of_row: Sequence[int], machines: int, keys: Sequence[int]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Return the values, flat, and the indices of each table, of all machines one behind the other.
 
-    def __init__(self, draft: Draft, widths: Sequence[int]) -> None:
-        self._machines = machines_of(draft)
-        self._widths = widths
-        self._keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(3)]
-
-    def __call__(self, values: tf.Tensor, integers: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Return the values, flat, and the indices of each table, of all machines one behind the other."""
-        # Numbers of elements are 64 bits wide: those of all machines may be more than the rows of any table.
-        tables, widths = len(self._widths), tf.constant(self._widths, tf.int64)
-        rows = tf.cast(integers[:tables], tf.int64)
-        own = tf.stack([tf.reduce_sum(rows * widths), tf.size(integers, tf.int64)])
-        most = tf.reduce_max(tf.reshape(gathered(own, self._machines, self._keys[0]), (-1, 2)), 0)
-        places = places_of(most)
-        lengths = tf.gather(tf.constant(LENGTHS, tf.int64), places)
-        all_integers = self._padded(integers, lengths[1] - own[1], self._keys[1] + places[1])
-        all_values = self._padded(values, lengths[0] - own[0], self._keys[2] + places[0])
-        counts = tf.ensure_shape(tf.reshape(all_integers, (self._machines, -1))[:, :tables], (None, tables))
-        counts = tf.cast(counts, tf.int64)
-        machine = tf.range(self._machines, dtype=tf.int64)[:, None] * lengths
-        return list(zip(
-            _apart(all_values, counts * widths, machine[:, :1]), _apart(all_integers, counts, machine[:, 1:] + tables),
-            strict=True,
-        ))  # fmt: skip
-
-    def _padded(self, vector: tf.Tensor, more: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-        return gathered(tf.pad(vector, [[0, more]]), self._machines, key)
+    `values` and `integers` are those of one machine, and `of_row` is how many values a row of each table has.
+    """
+    # Numbers of elements are 64 bits wide: those of all machines may be more than the rows of any table.
+    tables, widths = len(of_row), tf.constant(of_row, tf.int64)
+    rows = tf.cast(integers[:tables], tf.int64)
+    own = tf.stack([tf.reduce_sum(rows * widths), tf.size(integers, tf.int64)])
+    most = tf.reduce_max(tf.reshape(gathered(own, machines, keys[0]), (-1, 2)), 0)
+    places = places_of(most)
+    lengths = tf.gather(tf.constant(LENGTHS, tf.int64), places)
+    all_integers = gathered(tf.pad(integers, [[0, lengths[1] - own[1]]]), machines, keys[1] + places[1])
+    all_values = gathered(tf.pad(values, [[0, lengths[0] - own[0]]]), machines, keys[2] + places[0])
+    counts = tf.ensure_shape(tf.reshape(all_integers, (machines, -1))[:, :tables], (None, tables))
+    counts = tf.cast(counts, tf.int64)
+    machine = tf.range(machines, dtype=tf.int64)[:, None] * lengths
+    return (
+        _apart(all_values, counts * widths, machine[:, :1]), _apart(all_integers, counts, machine[:, 1:] + tables)
+    )
 
 
 def _apart(flat: tf.Tensor, counts: tf.Tensor, begin: tf.Tensor) -> list[tf.Tensor]:
