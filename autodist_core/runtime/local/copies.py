@@ -42,6 +42,8 @@ class Copies:
         self._handles: dict[str, Any] = {}
         """The handle of each copy that a step has asked for, by the copy's name."""
         self._made: list[Any] = []
+        self._with_others: set[str] = set()
+        """The variables of which a copy was made here."""
 
     def add(self, variables: Iterable[Variable], own: Mapping[str, Any]) -> None:
         """Take variables up. `own` has the user's variable for each, where there is one."""
@@ -85,16 +87,16 @@ class Copies:
             with tf.init_scope(), tf.device(copy.device):
                 made = tf.Variable(self._initial(variable, copy), trainable=False)
             self._made.append(made)
+            self._with_others.add(variable.part_of or variable.name)
             self._handles[shared_name] = made.handle
         return self._handles[shared_name]
 
     def spread(self, names: Iterable[str]) -> None:
         """Give the other copies of these variables the value of the home."""
         for name in names:
-            home, variable = self._homes.get(name), self.variables[name]
             # A copy that no step has asked for gets the value of the home when it is made.
-            if home and any(copy != home and copy.shared_name in self._handles for _, copy in self._copies(variable)):
-                self._write(variable, self._read(self._handles[home.shared_name], name))
+            if name in self._homes and name in self._with_others:
+                self._write(self.variables[name], self._read(self._handles[self._homes[name].shared_name], name))
 
     def write(self, name: str, value: np.ndarray) -> None:
         """Give all copies of a variable this value."""
