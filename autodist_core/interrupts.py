@@ -90,7 +90,7 @@ def ignore_repeated_interrupts() -> Iterator[None]:
 
     report = sys.unraisablehook
 
-    def dropped(unraisable: sys.UnraisableHookArgs) -> None:
+    def dropped(unraisable: "sys.UnraisableHookArgs") -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt) and _Deferred.handler is interrupted:
             # The handler has run, so it is not called again. The traceback would keep the object that is destroyed.
             _Deferred.waiting = partial(_raise, (unraisable.exc_value or unraisable.exc_type()).with_traceback(None))
