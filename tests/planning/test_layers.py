@@ -35,7 +35,7 @@ INSIDE = {
         "passes",
     ),
     "autodist_core.forecast": ("liveness", "tensors", "available", "needs"),
-    "autodist_core.auto": ("profiles", "of_step", "charges", "prediction"),
+    "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving", "words"),
     "autodist_core.training": (
         "entries", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "compressor_state",
         "sessions", "training", "announcing", "steps",
