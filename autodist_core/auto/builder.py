@@ -25,7 +25,7 @@ class Auto(StrategyBuilder):
     >>> from autodist_core import Variable
     >>> item = GraphItem((Variable("kernel", (6, 4), "float32"),))
     >>> print(*Auto().build(item, ResourceSpec.local(cpus=2)).notes[:1])
-    auto chose Parallax of ...: ... ms predicted for 32 examples (no batch is known) = compute ...
+    auto chose Parallax of ... strategies: ... ms predicted for 32 examples (no batch is known) = compute ...
     >>> Auto(allow=("bfloat61",))
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: Auto(allow='bfloat61'): unknown allow. Did you mean 'bfloat16'? Known: Sharded,
@@ -64,7 +64,7 @@ def _trial(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
     from autodist_core.auto.of_step import carried_out, profile_of
     from autodist_core.forecast.available import available
 
-    here, held = spec.nodes[0].address, sum(each.byte_size for each in item.variables)
+    here, held = spec.chief.address, sum(each.byte_size for each in item.variables)
     return Trial.assumed(
         item, spec, examples, profile_of(item, spec, examples),
         carried_out=lambda strategy: carried_out(item, strategy), available=lambda name: available(name, here, held),

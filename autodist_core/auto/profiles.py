@@ -26,6 +26,10 @@ LATENCY = 5e-4
 """Seconds of one message: an all-reduce of a few bytes between two machines, which are two messages, took 1 ms."""
 HANDLING = 0.65e-9
 """Seconds of a processor for each byte that a machine sends or gets: 10 MB through gRPC took 13 ms at both ends."""
+RING = 2.0
+"""How many times as long a byte takes in a ring, where it is also added up.
+
+12 dense layers over two processes of one machine, against the same bytes sent to owners and back."""
 UPDATE, GPU_UPDATE = 2.7e-10, 1.3e-11
 """Seconds of an update for each byte of variables, of a processor and of a GPU.
 

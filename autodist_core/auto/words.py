@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from autodist_core.auto.choosing import Candidate, Trial
 from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, Prediction
+from autodist_core.auto.profiles import GPU_FLOPS
 from autodist_core.errors import amount
 from autodist_core.strategy.factor_rows import FLOPS
 
@@ -23,14 +24,15 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
     >>> trial = Trial.assumed(GraphItem((Variable("kernel", (2000, 1000), "float32"),)), spec, 64)
     >>> chosen, *others = trial.compared(USUAL)
     >>> print(*notes(trial, chosen, others, known=True), sep="\\n")
-    auto chose Parallax of 5: 27.9 ms predicted for 64 examples = compute 25.6 + waiting for the wire 1.2 + update ...
-    auto: next is PartitionedPS: 59.7 ms more on 10.0.0.1's link
+    auto chose Parallax of 5 strategies: 28.2 ms predicted for 64 examples = compute 25.6 + waiting for the ...
+    auto: next is PartitionedPS: 59.4 ms more on 10.0.0.1's link
     auto: nothing was measured: layers as their variables are, 20 Gflop/s for a machine, network_bandwidth of the file
     """
     found = chosen.prediction
     parts = " + ".join(f"{name} {1e3 * found.part(name):.1f}" for name in PARTS)
     batch = f"{amount(trial.charging.examples, 'example')}{'' if known else ' (no batch is known)'}"
-    yield f"auto chose {chosen.name} of {len(others) + 1}: {_ms(found.step)} predicted for {batch} = {parts}"
+    count = amount(len(others) + 1, "strategy", "strategies")
+    yield f"auto chose {chosen.name} of {count}: {_ms(found.step)} predicted for {batch} = {parts}"
     for other in others[:1]:
         yield f"auto: next is {other.name}: {_why(found, other.prediction)}"
     if not trial.fits(chosen):
@@ -38,8 +40,9 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
     model, cluster = trial.charging.model, trial.charging.cluster
     if not cluster.seen:
         counted = "operations counted" if model.seen else "layers as their variables are"
-        rate = f"{FLOPS / 1e9:.0f} Gflop/s for a machine"
-        yield f"auto: nothing was measured: {counted}, {rate}, network_bandwidth of the file"
+        rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
+        rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
+        yield f"auto: nothing was measured: {counted}, {', '.join(rates)}, network_bandwidth of the file"
 
 
 def _ms(seconds: float) -> str:

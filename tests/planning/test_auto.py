@@ -70,6 +70,17 @@ def test_single_variables_are_changed_where_that_helps():
     assert improved(alone, found := best(alone, ())[0]) is found
 
 
+def test_arithmetic_that_may_be_faster_hides_nothing():
+    """Gradients of some layers would travel unseen during slow arithmetic, in place of their factors."""
+    item = GraphItem(tuple(Variable(f"kernel{n}", (512, 512), "float32") for n in range(32)))
+    trial = Trial.assumed(item, machines(2), 128)
+    found, *_ = best(trial, ())
+    assert improved(trial, found) is found
+    measured = trial.on(trial.charging.cluster.measured(trial.charging.cluster.machines[0].operations, 2))
+    (slow,) = measured.compared([Parallax()])
+    assert improved(measured, slow).prediction.step < slow.prediction.step
+
+
 def test_what_changes_numbers_is_tried_only_if_it_is_allowed():
     item, spec = cases.cnn(), machines(2, network_bandwidth=0.1)
     assert "compressor" not in str(Auto().build(item, spec))

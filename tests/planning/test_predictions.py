@@ -9,7 +9,7 @@ from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
 from autodist_core.auto.charges import AT_ONCE, INTERVALS, Charging
 from autodist_core.auto.choosing import USUAL, Trial
 from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, predict
-from autodist_core.auto.profiles import FORWARD, LATENCY, UPDATE, ClusterProfile, ModelProfile
+from autodist_core.auto.profiles import FORWARD, HANDLING, LATENCY, RING, UPDATE, ClusterProfile, ModelProfile
 from autodist_core.kernel.analysis.factored import AT_ONCE_IN_AGENTS
 from autodist_core.plan.links import LinkBytes, bytes_of_links
 from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS, PSLoadBalancing, Sharded
@@ -141,6 +141,15 @@ def test_a_measured_rate_changes_compute_and_nothing_else():
     assert found.part(UPDATING) == before.part(UPDATING)
     late = replace(ModelProfile.assumed(KERNEL), ready={"kernel": 1 / INTERVALS})
     assert predicted(AllReduce(), model=late).step < before.step
+
+
+def test_processors_hold_up_what_a_link_would_carry():
+    cluster = ClusterProfile.assumed(machines(2)).measured(2e10, processors=0.01)
+    for builder, moved in ((AllReduce(), RING * 8e6), (PS(), 4e6)):
+        found = predicted(builder, cluster=cluster)
+        hops = 2 if found.part(BACK) == 0 else 1
+        assert found.part(WIRE) == pytest.approx(moved * HANDLING / 0.01 + hops * LATENCY)
+    assert found.part(BACK) == pytest.approx(4e6 * HANDLING / 0.01 + LATENCY)
 
 
 def test_plans_are_predicted_fast():
