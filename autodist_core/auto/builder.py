@@ -60,12 +60,12 @@ class Auto(StrategyBuilder):
 def _trial(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
     """The trial for a step. What is known of a captured step needs TensorFlow, which has traced it."""
     if not item.gradients or not item.graph_bytes:
-        return Trial.assumed(item, spec, examples)
+        return Trial.of(item, spec, examples)
     from autodist_core.auto.of_step import carried_out, profile_of
     from autodist_core.forecast.available import available
 
     here, held = spec.chief.address, sum(each.byte_size for each in item.variables)
-    return Trial.assumed(
+    return Trial.of(
         item, spec, examples, profile_of(item, spec, examples),
         carried_out=lambda strategy: carried_out(item, strategy), available=lambda name: available(name, here, held),
     )

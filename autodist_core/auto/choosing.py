@@ -84,7 +84,7 @@ class Trial:
     >>> from autodist_core import Variable
     >>> spec = ResourceSpec({"nodes": [{"address": f"10.0.0.{n}", "chief": n == 1} for n in (1, 2, 3)]})
     >>> item = GraphItem((Variable("kernel", (2000, 1000), "float32"), Variable("bias", (1000,), "float32")))
-    >>> trial = Trial.assumed(item, spec, 1024)
+    >>> trial = Trial.of(item, spec, 1024)
     >>> for each in trial.compared(USUAL)[:3]:
     ...     print(f"{each.name:22} {1e3 * each.prediction.step:.0f} ms")
     UnevenPartitionedPS    296 ms
@@ -101,7 +101,7 @@ class Trial:
     """The bytes that a memory has; None where that is not known."""
 
     @staticmethod
-    def assumed(
+    def of(
         item: GraphItem, spec: ResourceSpec, examples: int, model: ModelProfile | None = None,
         cluster: ClusterProfile | None = None, **more: Any,
     ) -> Trial:
@@ -138,6 +138,8 @@ class Trial:
 
     def memory(self, candidate: Candidate) -> tuple[DeviceMemory, ...]:
         """The state that each device must hold, of those of which it is known what they have."""
+        if self.available is _unknown:
+            return ()
         held = state_memory(plan_table(candidate.compiled, self.item, candidate.memories), self.item)
         named = ((name, each) for each in held for name in each.devices)
         found = (replace(each, devices=(name,), available=self.available(name)) for name, each in named)
@@ -153,7 +155,7 @@ def best(trial: Trial, allow: Sequence[str]) -> list[Candidate]:
 
     >>> from autodist_core import Variable
     >>> item, spec = GraphItem((Variable("kernel", (2000, 1000), "float32"),)), ResourceSpec.local(cpus=2)
-    >>> best(Trial.assumed(item, spec, 64), ("bfloat16",))[0].name
+    >>> best(Trial.of(item, spec, 64), ("bfloat16",))[0].name
     'Parallax'
     """
     found = trial.compared((*USUAL, *(builder for name in allow for builder in ALLOWED[name])))

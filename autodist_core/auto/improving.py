@@ -71,7 +71,7 @@ def improved(trial: Trial, found: Candidate) -> Candidate:
     ...     {"address": "10.0.0.3"},
     ... ]})
     >>> kernels = (Variable("a", (2000, 1000), "float32"), Variable("b", (1000, 1000), "float32"))
-    >>> trial = Trial.assumed(GraphItem(kernels), spec, 1024)
+    >>> trial = Trial.of(GraphItem(kernels), spec, 1024)
     >>> (before, *_) = trial.compared([PartitionedPS()])
     >>> after = improved(trial, before)
     >>> after.name, after.prediction.step < before.prediction.step

@@ -12,7 +12,7 @@ moment on all machines, and so does the step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autodist_core.auto.charges import INTERVALS, Charge
 from autodist_core.auto.profiles import BUS, GPU_UPDATE, HANDLING, RING, UPDATE, Machine
@@ -67,6 +67,7 @@ class Totals:
     def __init__(self, machines: Sequence[Machine], compute: Mapping[str, float]) -> None:
         """`compute` are the seconds of the forward and backward pass on each machine."""
         self._machines, self._compute = machines, compute
+        self._kinds = [(replace(each, address=""), compute.get(each.address)) for each in machines]
         self._replicas = max((each.replicas for each in machines), default=1)
         # What each machine has, and what a server has besides. A server does not send to itself.
         self._ring, self._pushed, self._bus = ([0.0] * INTERVALS for _ in range(3))
@@ -97,7 +98,14 @@ class Totals:
     def predicted(self) -> Prediction:
         """The prediction for all charges that were added."""
         slowest = min((each.bandwidth for each in self._machines), default=1.0)
-        found = {each.address: self._of(each, slowest) for each in self._machines}
+        found: dict[str, _OfMachine] = {}
+        alike: dict[object, _OfMachine] = {}
+        for machine, kind in zip(self._machines, self._kinds, strict=True):
+            # Machines that serve nothing, and are alike, take as long.
+            serves = machine.address in self._own
+            if serves or kind not in alike:
+                alike[machine.address if serves else kind] = self._of(machine, slowest)
+            found[machine.address] = alike[machine.address if serves else kind]
         ended, update, back = (max((getattr(each, name) for each in found.values()), default=0.0) for name in _UNTIL)
         parts = {
             name: {COMPUTE: each.compute, WIRE: ended - each.compute, UPDATING: update, BACK: back}

@@ -21,7 +21,7 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
     >>> from autodist_core import GraphItem, ResourceSpec, Variable
     >>> from autodist_core.auto.choosing import USUAL
     >>> spec = ResourceSpec({"nodes": [{"address": f"10.0.0.{n}", "chief": n == 1} for n in (1, 2)]})
-    >>> trial = Trial.assumed(GraphItem((Variable("kernel", (2000, 1000), "float32"),)), spec, 64)
+    >>> trial = Trial.of(GraphItem((Variable("kernel", (2000, 1000), "float32"),)), spec, 64)
     >>> chosen, *others = trial.compared(USUAL)
     >>> print(*notes(trial, chosen, others, known=True), sep="\\n")
     auto chose Parallax of 5 strategies: 28.2 ms predicted for 64 examples = compute 25.6 + waiting for the ...

@@ -29,7 +29,7 @@ def test_no_builder_is_predicted_faster(model, cluster):
     item, spec = cases.MODELS[model](), CLUSTERS[cluster]
     item.found["examples"] = 512
     strategy = Auto().build(item, spec)
-    trial = Trial.assumed(item, spec, 512)
+    trial = Trial.of(item, spec, 512)
     step = trial.candidate("", strategy).prediction.step
     for builder in BUILDERS.values():
         if builder.__name__ != "Sharded":
@@ -50,7 +50,7 @@ def test_what_was_chosen_prints():
 def test_the_default_is_kept_where_nothing_is_faster():
     one = ResourceSpec.local(cpus=2)
     assert Auto().build(cases.mlp(), one).id == Parallax().build(cases.mlp(), one).id
-    assert Trial.assumed(cases.mlp(), one, 32).compared(USUAL)[0].name == "Parallax"
+    assert Trial.of(cases.mlp(), one, 32).compared(USUAL)[0].name == "Parallax"
 
 
 def test_single_variables_are_changed_where_that_helps():
@@ -58,7 +58,7 @@ def test_single_variables_are_changed_where_that_helps():
     table = Variable("table", (2_000_000, 32), "float32", is_sparse=True)
     slot = Variable("momentum", table.shape, "float32", trainable=False, kind="optimizer")
     item = GraphItem((table, slot, Variable("kernel", (2000, 1000), "float32")))
-    trial = Trial.assumed(item, machines(4), 128)
+    trial = Trial.of(item, machines(4), 128)
     first, *_ = best(trial, ())
     made = improved(trial, first)
     assert 1.2 * made.prediction.step < first.prediction.step
@@ -66,14 +66,14 @@ def test_single_variables_are_changed_where_that_helps():
     assert kernel.startswith("all_reduce(group=") and split.startswith("split(axis=0, shards=4) ps(")
     again = trial.candidate("", made.strategy)
     assert again.prediction == made.prediction, "of the strategy itself, not of single changes"
-    alone = Trial.assumed(item, ResourceSpec.local(cpus=2), 4096)
+    alone = Trial.of(item, ResourceSpec.local(cpus=2), 4096)
     assert improved(alone, found := best(alone, ())[0]) is found
 
 
 def test_arithmetic_that_may_be_faster_hides_nothing():
     """Gradients of some layers would travel unseen during slow arithmetic, in place of their factors."""
     item = GraphItem(tuple(Variable(f"kernel{n}", (512, 512), "float32") for n in range(32)))
-    trial = Trial.assumed(item, machines(2), 128)
+    trial = Trial.of(item, machines(2), 128)
     found, *_ = best(trial, ())
     assert improved(trial, found) is found
     measured = trial.on(trial.charging.cluster.measured(trial.charging.cluster.machines[0].operations, 2))
@@ -89,7 +89,7 @@ def test_what_changes_numbers_is_tried_only_if_it_is_allowed():
         assert f"compressor={compressor}" in str(made), name
         assert "not exact" in table(StrategyCompiler(item, spec).compile(made), item)
     assert Auto(allow=["float16"]) == Auto(allow=("float16",)) == Auto(allow="float16")
-    assert [each.name for each in best(Trial.assumed(item, spec, 512), ("Sharded",))].count("Sharded") == 1
+    assert [each.name for each in best(Trial.of(item, spec, 512), ("Sharded",))].count("Sharded") == 1
 
 
 def test_what_fits_into_memory_is_better_than_what_is_fast():
@@ -99,7 +99,7 @@ def test_what_fits_into_memory_is_better_than_what_is_fast():
     mib = 1 << 20
 
     def chosen(card, machine):
-        trial = Trial.assumed(item, spec, 64, available=lambda name: (card if ":GPU:" in name else machine) * mib)
+        trial = Trial.of(item, spec, 64, available=lambda name: (card if ":GPU:" in name else machine) * mib)
         found = best(trial, ())
         return found[0].name, trial.fits(found[0])
 

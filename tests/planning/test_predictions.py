@@ -29,7 +29,7 @@ def compiled(builder, item, spec):
 
 
 def predicted(builder, item=KERNEL, spec=None, examples=1000, **profiles):
-    trial = Trial.assumed(item, spec or machines(2), examples, **profiles)
+    trial = Trial.of(item, spec or machines(2), examples, **profiles)
     return trial.candidate("", builder.build(trial.item, trial.spec)).prediction
 
 
@@ -155,13 +155,13 @@ def test_processors_hold_up_what_a_link_would_carry():
 def test_plans_are_predicted_fast():
     """The bounds are five to ten times what an idle machine takes."""
     item = GraphItem(tuple(Variable(f"kernel{n}", (64 * (1 + n % 7), 512), "float32") for n in range(200)))
-    trial = Trial.assumed(item, machines(8), 1024)
+    trial = Trial.of(item, machines(8), 1024)
     charges = trial.candidate("", PSLoadBalancing().build(item, trial.spec)).charges
     began = time.process_time()
     for _ in range(100):
         predict(charges, trial.charging.cluster.machines, trial.compute)
     assert time.process_time() - began < 0.5, "thousands in a second"
-    large = Trial.assumed(item, machines(64, gpus=list(range(8))), 1024)
+    large = Trial.of(item, machines(64, gpus=list(range(8))), 1024)
     began = time.process_time()
     assert len(large.compared(USUAL)) > 3
     assert time.process_time() - began < 5
