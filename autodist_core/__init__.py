@@ -7,6 +7,7 @@ The stages, in the order of the flow:
 - ``plan`` prints the decision.
 - ``capture`` makes the captured step from a traced TensorFlow function.
 - ``kernel`` builds the distributed graph, and ``forecast`` tells what memory it needs.
+- ``auto`` predicts the time of a step, and chooses the strategy.
 - ``cluster`` starts the agents on the machines, and ``runtime`` runs the steps.
 - ``training`` keeps the session and the variables one state.
 - ``reports`` makes the plan of a captured step, and compares a training with one device.

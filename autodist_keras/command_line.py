@@ -9,9 +9,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from autodist_core.auto import NAMES
 from autodist_core.errors import CaptureError
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy import BUILDERS
 from autodist_core.strategy.written import read_builder
 
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="model.keras", help="a model that Keras saved")
     parser.add_argument(
         "--strategy", metavar="NAME",
-        help=f"{', '.join(BUILDERS)}, or by default Parallax; with options: 'AllReduce(chunk_size=1)', in quotes",
+        help=f"{', '.join(NAMES)}, or by default Parallax; with options: 'AllReduce(chunk_size=1)', in quotes",
     )
     parser.add_argument(
         "--no-share-memory", dest="share_memory", action="store_const", const=False,
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     from autodist_keras.model import DistributedModel
 
     # A model takes seconds to load. The other arguments are checked first.
-    spec, builder = ResourceSpec(options.file), read_builder(options.strategy)
+    spec, builder = ResourceSpec(options.file), read_builder(options.strategy, NAMES)
     print(DistributedModel(saved_model(options.model), spec, builder, options.share_memory).plan())
     return 0
 

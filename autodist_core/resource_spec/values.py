@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from functools import cache
 
 from autodist_core.errors import ResourceSpecError
 
@@ -76,6 +77,7 @@ class DeviceSpec:
         return f"{host}:{self.kind}:{self.index}"
 
     @classmethod
+    @cache
     def parse(cls, name: str) -> DeviceSpec:
         """The device that has this name; a ResourceSpecError if it is not the name of a device."""
         found = _DEVICE.fullmatch(name)

@@ -121,6 +121,11 @@ class GraphItem:
         return {}
 
     @property
+    def usual_examples(self) -> int:
+        """The number of examples of the batch for which the step was captured; 0 if it is not known."""
+        return int(self.found.get("examples", 0))
+
+    @property
     def info(self) -> graphitem_pb2.GraphItem.Info:
         """The variables and tables as the message's ``info`` holds them."""
         return serialization.info(self.variables, self.tables)

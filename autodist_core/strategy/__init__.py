@@ -43,11 +43,14 @@ def default() -> StrategyBuilder:
     return Default()
 
 
-def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str | None) -> StrategyBuilder:
+def resolve(
+    strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str | None,
+    builders: Mapping[str, type[StrategyBuilder]] = BUILDERS,
+) -> StrategyBuilder:
     """Return the builder for a user's argument.
 
-    The argument is a builder, the class of a builder, the name of a builder, a finished strategy, or ``None`` for the
-    default builder.
+    The argument is a builder, the class of a builder, the name of one of ``builders``, a finished strategy, or ``None``
+    for the default builder.
 
     >>> resolve("PS")
     PS(local_proxy_variable=False, sync=True, staleness=0)
@@ -75,14 +78,14 @@ def resolve(strategy: StrategyBuilder | type[StrategyBuilder] | Strategy | str |
             "strategy takes a StrategyBuilder, the name of one, a Strategy, or None for the default. "
             f"Received: {strategy!r} ({type(strategy).__name__})."
         )
-    if strategy not in BUILDERS:
+    if strategy not in builders:
         name, bracket, _ = strategy.partition("(")
-        if bracket and name in BUILDERS:
+        if bracket and name in builders:
             hint = f" A name stands for the defaults: pass {strategy} itself, from autodist_core.strategy, for options."
         else:
-            hint = did_you_mean(strategy, BUILDERS)
-        raise StrategyError(f"unknown strategy '{strategy}'.{hint} Known: {', '.join(BUILDERS)}.")
-    return BUILDERS[strategy]()
+            hint = did_you_mean(strategy, builders)
+        raise StrategyError(f"unknown strategy '{strategy}'.{hint} Known: {', '.join(builders)}.")
+    return builders[strategy]()
 
 
 @dataclass(frozen=True)

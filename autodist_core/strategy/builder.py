@@ -5,7 +5,7 @@ Builders stand at the beginning of planning. The compiler checks the Strategy th
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import ClassVar, Self
 
 from autodist_core.errors import StrategyError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
@@ -39,6 +39,9 @@ class StrategyBuilder(ABC):
     autodist_core.errors.StrategyError: AllReduce(wire_dtyp='bfloat16'): unknown option. Did you mean 'wire_dtype'?
         Known: chunk_size, all_reduce_spec, compressor, bucket_bytes, wire_dtype, power_sgd_rank, factor_rows.
     """
+
+    reads_steps: ClassVar[bool] = False
+    """Whether a strategy depends on more of a captured step than its variables."""
 
     def __new__(cls, *values: object, **options: object) -> Self:
         """Refuse an option that the builder does not have, and name the options that it has."""

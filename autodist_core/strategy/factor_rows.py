@@ -19,7 +19,7 @@ LARGE = 256
 """A kernel is large if it has so many entries, or more, for each entry of a row of both factors.
 
 Copying the rows then costs less than adding two gradients."""
-_FLOPS = 2e10
+FLOPS = 2e10
 """The operations that a machine is taken to compute in a second: few, so that factors travel where they surely pay."""
 TYPES = ("float16", "float32", "float64")
 """The types of which factors travel."""
@@ -50,5 +50,5 @@ def factor_rows(wanted: int | None, variable: Variable, sent: int, resource_spec
     if inputs * outputs < LARGE * (inputs + outputs):
         return 0
     rate = min(resource_spec.network_bandwidth[address] for address in addresses) * 1e9 / 8
-    of_a_row = (inputs + outputs) * variable.item_size + 2 * inputs * outputs * rate / _FLOPS
+    of_a_row = (inputs + outputs) * variable.item_size + 2 * inputs * outputs * rate / FLOPS
     return int(2 * sent / of_a_row)

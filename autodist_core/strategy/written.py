@@ -5,6 +5,7 @@ options are literals. Nothing in the text is evaluated.
 """
 
 import ast
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.parallax import Default
 
 
-def read_builder(text: str | None) -> StrategyBuilder:
-    """Return the builder that a text names, with options or without; ``None`` stands for the default builder.
+def read_builder(text: str | None, builders: Mapping[str, type[StrategyBuilder]] = BUILDERS) -> StrategyBuilder:
+    """Return that of the builders that a text names, with options or without; ``None`` stands for the default one.
 
     >>> read_builder("PS(staleness=2)")
     PS(local_proxy_variable=False, sync=True, staleness=2)
@@ -25,16 +26,16 @@ def read_builder(text: str | None) -> StrategyBuilder:
         local_proxy_variable, sync, staleness.
     """
     if text is None or "(" not in text:
-        return resolve(text)
+        return resolve(text, builders)
     name = text.partition("(")[0].strip()
-    expected = f"Expected Name(option=value, ...), such as {name if name in BUILDERS else 'AllReduce'}(...)."
+    expected = f"Expected Name(option=value, ...), such as {name if name in builders else 'AllReduce'}(...)."
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise StrategyError(f"strategy {text!r} cannot be read. {expected}") from error
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise StrategyError(f"strategy {text!r} cannot be read. {expected}")
-    known = type(resolve(call.func.id))
+    known = type(resolve(call.func.id, builders))
     if call.args or any(each.arg is None for each in call.keywords):
         raise StrategyError(f"strategy {text!r}: every option is given by its name. {expected}")
     options: dict[str, Any] = {}

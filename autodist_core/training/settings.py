@@ -10,14 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autodist_core.auto import NAMES
 from autodist_core.cluster.chief.fleet import on_failure_choice, seconds_choice
 from autodist_core.errors import ResourceSpecError, StrategyError
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.strategy import BUILDERS, Strategy, StrategyBuilder, resolve
+from autodist_core.strategy import Strategy, StrategyBuilder, resolve
 
 
 def _resource_spec(value: Any) -> ResourceSpec:
-    named = isinstance(value, str) and value in BUILDERS and not Path(value).exists()
+    named = isinstance(value, str) and value in NAMES and not Path(value).exists()
     builds = isinstance(value, type) and issubclass(value, StrategyBuilder)
     if named or builds or isinstance(value, StrategyBuilder | Strategy):
         shown = value.__name__ if builds else repr(value)
@@ -36,7 +37,7 @@ def _one_of(name: str, choices: str, error: type[Exception], value: Any) -> Any:
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "resource_spec": _resource_spec,
-    "strategy": resolve,
+    "strategy": partial(resolve, builders=NAMES),
     "share_memory": partial(_one_of, "share_memory", "True, False or None", StrategyError),
     "fused_kernels": partial(_one_of, "fused_kernels", "True, False or None", StrategyError),
     "on_failure": on_failure_choice,

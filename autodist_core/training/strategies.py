@@ -33,18 +33,18 @@ class Strategies:
     """
 
     def __init__(self) -> None:
-        self._built: list[tuple[ResourceSpec, tuple[Variable, ...], Strategy]] = []
+        self._built: list[tuple[ResourceSpec, tuple[object, ...], Strategy]] = []
 
     def compiled(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> CompiledStrategy:
         """The compiled strategy for a step on these devices. A strategy that is refused is not stored."""
-        compiler, variables = StrategyCompiler(item, spec), _trained(item)
+        compiler, step = StrategyCompiler(item, spec), (_trained(item), builder.reads_steps and bool(item.gradients))
         for devices, known, strategy in self._built:
-            if devices is spec and known == variables:
+            if devices is spec and known == step:
                 return compiler.compile(strategy)
         with stage("the strategy"):
             strategy = builder.build(item, spec)
             compiled = compiler.compile(strategy)
-        self._built.append((spec, variables, strategy.copy()))
+        self._built.append((spec, step, strategy.copy()))
         return compiled
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from autodist_core.auto import Auto
 from autodist_core.strategy import AllReduce, Parallax
 from tests.cluster.over_hosts import OverHosts
 from tests.conftest import OF_KERAS
@@ -65,7 +66,7 @@ POSITIONS = ReferenceModel("positions", _positions, _sequences, lambda: {"loss":
 @pytest.mark.parametrize(
     "reference, cpus, builders",
     [
-        (BRANCHES, [1, 1], BUILDERS[1:3]),
+        (BRANCHES, [1, 1], (*BUILDERS[1:3], (Auto(), "adam"))),
         pytest.param(BRANCHES, [1, 1], BUILDERS[::3], marks=pytest.mark.long),
         *(
             pytest.param(each, [2, 2, 1, 1], BUILDERS, marks=pytest.mark.long)

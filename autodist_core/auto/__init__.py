@@ -1,0 +1,18 @@
+"""The strategy that chooses itself, `Auto`: it predicts the time of a step for many strategies, and takes the best.
+
+The modules in the order of the flow: `profiles` has what is known of a model and a cluster, and what is assumed.
+`of_step` reads the profile of a captured step; it alone needs TensorFlow. `charges` says what one variable adds to a
+step, and `prediction` adds that up. `choosing` tries the builders, `improving` changes single variables, `words` says
+why, and `builder` is `Auto`.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from autodist_core.auto.builder import Auto
+from autodist_core.strategy import BUILDERS, StrategyBuilder
+
+__all__ = ["NAMES", "Auto"]
+
+NAMES: Mapping[str, type[StrategyBuilder]] = MappingProxyType({**BUILDERS, "auto": Auto})
+"""The builders by name, with the one that chooses among them."""

@@ -1,0 +1,145 @@
+"""Improve a strategy variable by variable.
+
+In: the best of the tried strategies. Out: a `Candidate` that is predicted to be no slower. For one variable after the
+other, the largest first, it is tried whether the step becomes shorter if that variable is all-reduced, split over the
+servers, or lives on one of them. A variable keeps what is fastest while all others stay as they are.
+
+Where the rate of the machines was not measured, a change must not make the step of much faster machines longer either:
+arithmetic that is only thought to be slow would hide what travels.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from autodist_core.auto.charges import Charge
+from autodist_core.auto.choosing import Candidate, Trial
+from autodist_core.auto.prediction import Totals
+from autodist_core.errors import amount
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy import AllReduce, PartitionedPS, Strategy, StrategyBuilder
+from autodist_core.strategy.options import PSOptions, begin
+from autodist_core.strategy.partition import PartitionerConfig
+
+_EVALUATIONS = 12_000
+"""The most changes, each for one machine: some 200 variables on 8 machines. A limit of time would not repeat."""
+_FASTER = 10.0
+"""How many times as fast machines may be as they are taken to be."""
+_SERVERS = 8
+"""The most machines on which a variable is tried: those with the fastest links."""
+_GAIN = 1e-3
+"""The share of a step by which a change must make it shorter. Smaller gains are below what a prediction can tell."""
+
+
+@dataclass(frozen=True)
+class On(StrategyBuilder):
+    """Puts every variable on one device, or a shard of it on each of several.
+
+    >>> from autodist_core import Variable
+    >>> item = GraphItem((Variable("w", (3, 2), "float32"), Variable("b", (), "float32")))
+    >>> print(On(("localhost:CPU:0", "localhost:CPU:1")).build(item, ResourceSpec.local(cpus=2)))
+    strategy ... @ 2 replicas
+      replica localhost:CPU:0
+      replica localhost:CPU:1
+      w : split(axis=0, shards=2) ps(localhost:CPU:0, localhost:CPU:1)
+      b : ps(localhost:CPU:0)
+    """
+
+    devices: tuple[str, ...]
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        strategy, options, count = begin(resource_spec), PSOptions(), len(self.devices)
+        for name, variable in graph_item.trainable_var_op_to_var.items():
+            node = strategy.node_config.add(var_name=name)
+            if count == 1 or not variable.shape or variable.shape[0] < count:
+                options.write_ps(node, self.devices[0])
+                continue
+            node.partitioner = PartitionerConfig.along(0, count, len(variable.shape)).partition_str
+            for index, place in enumerate(self.devices):
+                options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
+        return strategy
+
+
+def improved(trial: Trial, found: Candidate) -> Candidate:
+    """The candidate with other decisions for some variables; the same candidate if none makes a step shorter.
+
+    >>> from autodist_core import Variable
+    >>> spec = ResourceSpec({"nodes": [
+    ...     {"address": "10.0.0.1", "chief": True, "network_bandwidth": 10}, {"address": "10.0.0.2"},
+    ...     {"address": "10.0.0.3"},
+    ... ]})
+    >>> kernels = (Variable("a", (2000, 1000), "float32"), Variable("b", (1000, 1000), "float32"))
+    >>> trial = Trial.of(GraphItem(kernels), spec, 1024)
+    >>> (before, *_) = trial.compared([PartitionedPS()])
+    >>> after = improved(trial, before)
+    >>> after.name, after.prediction.step < before.prediction.step
+    ('PartitionedPS with 2 variables changed', True)
+    """
+    cluster = trial.charging.cluster
+    if len(cluster.machines) < 2:
+        return found
+    views = [_View(trial, found)]
+    views += [] if cluster.seen else [_View(trial.on(cluster.faster(_FASTER)), found)]
+    now = {each.name: each for each in found.charges}
+    left, nodes = _EVALUATIONS // len(cluster.machines), dict[str, Any]()
+    sizes = {name: each.byte_size for name, each in trial.item.trainable_var_op_to_var.items()}
+    others = list(_others(trial))
+    for name in sorted(now, key=lambda name: -sizes[name]):
+        for charges, settings in others:
+            if left == 0 or charges[name] == now[name]:
+                continue
+            left -= 1
+            gains = [view.gain(now[name], charges[name]) for view in views]
+            if gains[0] > _GAIN and min(gains) >= 0:
+                for view in views:
+                    view.change(now[name], charges[name])
+                now[name], nodes[name] = charges[name], settings[name]
+    if not nodes:
+        return found
+    strategy = found.strategy.copy()
+    for node in strategy.node_config:
+        if node.var_name in nodes:
+            node.CopyFrom(nodes[node.var_name])
+    made = trial.candidate(f"{found.name} with {amount(len(nodes), 'variable')} changed", strategy)
+    better = made.prediction.step < found.prediction.step and (trial.fits(made) or not trial.fits(found))
+    return made if better else found
+
+
+class _View:
+    """The step of a candidate on some machines, while single variables are changed."""
+
+    def __init__(self, trial: Trial, found: Candidate) -> None:
+        self._totals = Totals(trial.charging.cluster.machines, trial.compute)
+        for charge in found.charges:
+            self._totals.add(charge)
+        self._step = self._totals.predicted().step
+
+    def gain(self, old: Charge, new: Charge) -> float:
+        """By which share of its time a step becomes shorter with another charge of one variable."""
+        self._replace(old, new)
+        gain = 1 - self._totals.predicted().step / self._step
+        self._replace(new, old)
+        return gain
+
+    def change(self, old: Charge, new: Charge) -> None:
+        """Take the other charge."""
+        self._replace(old, new)
+        self._step = self._totals.predicted().step
+
+    def _replace(self, old: Charge, new: Charge) -> None:
+        self._totals.add(old, -1)
+        self._totals.add(new)
+
+
+def _others(trial: Trial) -> Iterator[tuple[dict[str, Charge], dict[str, Any]]]:
+    """What can be decided of each variable: its charge, and its settings in a strategy, by its name."""
+    rates = trial.spec.network_bandwidth
+    by_rate = sorted(trial.spec.node_cpu_devices.items(), key=lambda each: -rates[each[0]])
+    servers = [devices[0][0] for _, devices in by_rate if devices]
+    alone = (On((name,)) for name in servers[:_SERVERS])
+    for builder in (AllReduce(), AllReduce(factor_rows=0), PartitionedPS(), On(tuple(servers)), *alone):
+        made = builder.build(trial.item, trial.spec)
+        charges = trial.candidate("", made).charges
+        yield {each.name: each for each in charges}, {node.var_name: node for node in made.node_config}
