@@ -172,7 +172,11 @@ def _last(ready: Sequence[float], sizes: Sequence[float], rate: float) -> float:
 
 
 def predict(charges: Iterable[Charge], machines: Sequence[Machine], compute: Mapping[str, float]) -> Prediction:
-    """The prediction for a step with these charges. `Totals` has an example."""
+    """The prediction for a step with these charges.
+
+    >>> predict([], [Machine("10.0.0.1", 1)], {"10.0.0.1": 0.1}).step
+    0.1
+    """
     totals = Totals(machines, compute)
     for charge in charges:
         totals.add(charge)

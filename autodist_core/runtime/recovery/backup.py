@@ -96,7 +96,7 @@ class Backup:
     @property
     def current(self) -> bool:
         """Whether the session's state is the safe state."""
-        return not self.events
+        return not self.events and not self.written
 
     def kept(self, value: np.ndarray) -> Kept | np.ndarray:
         """A copy of a value that is to be loaded, on disk if it is large."""
@@ -132,6 +132,10 @@ class Backup:
             self.trained |= training
             if training or written:
                 self._note(event, written)
+
+    def may_have_written(self, names: Collection[str]) -> None:
+        """Note that a step did not come to its end here: on the machines it may have."""
+        self.written.update(names)
 
     @property
     def due(self) -> bool:

@@ -78,8 +78,6 @@ class RecoveringSession(Session):
         """The variables of which the program's machine has no copies, since the program has the values."""
         self._ran = 0
         """How many steps have run since the last `rest`."""
-        self._in_doubt: set[str] = set()
-        """The variables that a step may have written which did not succeed. They are loaded even if they are equal."""
         self._unraised: NodeLostError | None = None
         """A loss that a read met. The reader got the last safe values; the next call of `settle` raises the loss."""
         session = open_session()
@@ -119,7 +117,8 @@ class RecoveringSession(Session):
             outputs = self._try_until_done(lambda session: self._run(session, event))
             self._backup.ran(event, bool(self._added[event.step][0].gradients), self._written[event.step])
         except BaseException:
-            self._in_doubt |= self._written[event.step]
+            # After Ctrl-C the step goes on. The state is read when it has ended.
+            self._backup.may_have_written(self._written[event.step])
             raise
         self._ran += 1
         self._progress()
@@ -142,9 +141,8 @@ class RecoveringSession(Session):
 
         The values are copied here, large ones to the disk. So the caller may free its own before machines have them.
         """
-        unknown = self._unloaded.keys() | self._in_doubt
         for name, value in values.items():
-            if name in unknown or not self._backup.has(name, value):
+            if name in self._unloaded or not self._backup.has(name, value):
                 self._unloaded[name] = self._backup.kept(value)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -323,7 +321,6 @@ class RecoveringSession(Session):
             session.load(Arrays(self._unloaded))
             with defer_interrupt():
                 self._backup.loaded(self._unloaded)
-                self._in_doubt -= self._unloaded.keys()
                 self._forgotten -= self._unloaded.keys()
                 self._unloaded = {}
 
