@@ -24,9 +24,12 @@ RATE = 0.1
 class Losing(DistributedSession):
     """A session of this machine that can be lost."""
 
-    lost = False
+    lost = interrupted = False
 
     def call(self, doing, call, *arguments):
+        if Losing.interrupted and doing == "the moving of variables":
+            Losing.interrupted = False
+            raise KeyboardInterrupt
         if Losing.lost:
             raise NodeLostError("10.0.0.2", "its agent ended")
         return super().call(doing, call, *arguments)
@@ -49,12 +52,15 @@ class Training:
 
     def step(self) -> None:
         self.state.before_step()
-        self._step([X], len(X))
+        self.run()
         self.state.end_step()
         self.state.after_step()
         _, gradients = gradients_of(self.alone, X)
         for name, gradient in gradients.items():
             self.alone[name].assign_sub(RATE * gradient)
+
+    def run(self) -> None:
+        self._step([X], len(X))
 
     def raw(self, name: str) -> tf.Tensor:
         """What TensorFlow has for a variable, read in a way of which nobody is told."""
@@ -122,6 +128,22 @@ def test_between_two_calls_the_machine_of_the_program_has_the_state_once(trainin
     training.session.settle()
     training.session.rest()  # after a single step the copies stay
     assert training.copies("w").size == 3 * WIDE
+    training.assert_equal()
+
+
+def test_an_interrupt_while_the_copies_are_written_again_changes_nothing(training):
+    for _ in range(2):
+        training.step()
+    training.session.settle()
+    training.session.rest()
+    training.state.before_step()
+    Losing.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        training.run()
+    training.state.end_step()
+    training.session.settle()
+    training.assert_equal()
+    training.step()
     training.assert_equal()
 
 

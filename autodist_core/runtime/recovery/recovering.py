@@ -113,13 +113,7 @@ class RecoveringSession(Session):
 
     def run(self, event: Ran) -> list[Any]:
         """Run a step on a batch, on another cluster if the present one is lost."""
-        try:
-            outputs = self._try_until_done(lambda session: self._run(session, event))
-            self._backup.ran(event, bool(self._added[event.step][0].gradients), self._written[event.step])
-        except BaseException:
-            # After Ctrl-C the step goes on. The state is read when it has ended.
-            self._backup.may_have_written(self._written[event.step])
-            raise
+        outputs = self._try_until_done(lambda session: self._run(session, event))
         self._ran += 1
         self._progress()
         if self._backup.due:
@@ -227,7 +221,15 @@ class RecoveringSession(Session):
         if needed:
             session.remember(Arrays({name: self._backup.values[name] for name in sorted(needed)}))
             self._forgotten -= needed
-        return self._steps[event.step](event.arrays, event.total)
+        written = self._written[event.step]
+        try:
+            outputs = self._steps[event.step](event.arrays, event.total)
+            self._backup.ran(event, bool(self._added[event.step][0].gradients), written)
+        except BaseException:
+            # After Ctrl-C the step goes on. The state is read when it has ended.
+            self._backup.may_have_written(written)
+            raise
+        return outputs
 
     def _try_until_done(self, action: Callable[[Session], T]) -> T:
         broken = 0
