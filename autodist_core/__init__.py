@@ -14,8 +14,9 @@ The stages, in the order of the flow:
 - ``loops`` runs the functions of a training loop that a user writes: ``AutoDist``.
 - ``command_line`` is the command ``autodist``.
 
-All stages use ``errors``, ``log`` (what the project says while it runs), ``interrupts``, ``proto`` (the messages in
-which strategies and steps are stored) and ``seams`` (what is used of TensorFlow that is not its public API).
+All stages use ``errors``, ``log`` (what the project says while it runs), ``give_back`` (freed memory), ``interrupts``,
+``proto`` (the messages in which strategies and steps are stored) and ``seams`` (what is used of TensorFlow that is not
+its public API).
 
 This package exports the planning half, which is the first three items, and ``AutoDist``, ``distribute`` and
 ``whole_batch``. Importing the planning half does not import TensorFlow.

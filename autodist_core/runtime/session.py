@@ -22,6 +22,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.cluster.chief import Cluster
 from autodist_core.errors import NodeLostError, SessionError
+from autodist_core.give_back import give_back
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import stage
@@ -60,6 +61,7 @@ class DistributedSession(ReplicatedSession):
         super().__init__(placement)
         self._graph: Any = tf.Graph()
         self._calls_of_cluster = Calls(cluster.lost) if cluster else None
+        self._give_back = cluster.give_back if cluster else give_back
         target = cluster.target if cluster else ""
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
         self._added = AddedVariables(self._graph, self._run)
@@ -99,7 +101,7 @@ class DistributedSession(ReplicatedSession):
     def forget(self, names: Iterable[str]) -> None:
         """Free the copies of variables in the memory of the chief's machine."""
         self._require_open()
-        self._transfers.forget([self._variables[name] for name in names])
+        self._give_back(self._transfers.forget([self._variables[name] for name in names]))
 
     def remember(self, values: Mapping[str, np.ndarray]) -> None:
         """Write the copies that `forget` has freed."""

@@ -146,11 +146,15 @@ class Transfers:
                 self._run(("load", *message), writes, feeds, arrays)
             self._run_all("end", self._enders, list(filter(_ends, message)))
 
-    def forget(self, variables: Iterable[Variable]) -> None:
-        """Free the copies in the memory of the chief's machine. Until they are loaded, a read of one is an error."""
+    def forget(self, variables: Iterable[Variable]) -> list[int]:
+        """Free the copies in the memory of the chief's machine, and return the bytes of each.
+
+        Until they are loaded, a read of one is an error.
+        """
         found = [Piece(variable, here=True) for variable in variables]
         self._prepare(self._forgetters, self._forgetter, [found])
         self._run_all("forget", self._forgetters, found)
+        return [part.byte_size for piece in found for part, _ in self._of_copies(piece)]
 
     def read_each(self, variables: Sequence[Variable]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current value of each variable, one after the other."""
@@ -217,24 +221,28 @@ class Transfers:
 
     def _maker(self, piece: Piece) -> list[Any]:
         """Operations that make every copy of a variable that is written by its rows."""
-        return self._of_copies(piece, lambda part, handle: tf.raw_ops.AssignVariableOp(
+        return self._for_copies(piece, lambda part, handle: tf.raw_ops.AssignVariableOp(
             resource=handle, value=tf.zeros(part.shape, tf.as_dtype(part.dtype))
         ))
 
     def _ender(self, piece: Piece) -> list[Any]:
         """Operations that let steps read every copy in place: after a write of some rows, each read copies all rows."""
-        return self._of_copies(piece, lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle))
+        return self._for_copies(piece, lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle))
 
     def _forgetter(self, piece: Piece) -> list[Any]:
         """Operations that free the copies."""
-        return self._of_copies(piece, lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle))
+        return self._for_copies(piece, lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle))
 
-    def _of_copies(self, piece: Piece, make: Callable[[Variable, Any], Any]) -> list[Any]:
-        made = []
+    def _of_copies(self, piece: Piece) -> Iterator[tuple[Variable, Copy]]:
         for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
             for copy in self._copies(piece, part.name):
-                with self._graph.as_default(), tf.device(copy.device):
-                    made.append(make(part, handle_of(part, copy)))
+                yield part, copy
+
+    def _for_copies(self, piece: Piece, make: Callable[[Variable, Any], Any]) -> list[Any]:
+        made = []
+        for part, copy in self._of_copies(piece):
+            with self._graph.as_default(), tf.device(copy.device):
+                made.append(make(part, handle_of(part, copy)))
         return made
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:

@@ -5,14 +5,13 @@ It stands between a front's step functions and the session: a step function call
 calls `end_step` and `after_step`.
 
 While a model trains, the session has the newer values. The memory of a variable is freed meanwhile, if the session
-keeps its last safe value on disk. A variable gets its current value before somebody sees it. A changed variable is
-loaded into the session before the next step. A variable that nobody sees is not moved.
-`watching.py` reports the looks. `life.Life` names the states of a variable, and `life.TRANSITIONS` the events that lead
-from one state to another.
+keeps its last safe value on disk. A variable gets its current value before somebody sees it; `numpy()`, which returns a
+copy, gets it from the session instead. A changed variable is loaded into the session before the next step. A variable
+that nobody sees is not moved. `watching.py` reports the looks. `life.Life` names the states of a variable, and
+`life.TRANSITIONS` the events that lead from one state to another.
 
-On one machine, a variable of the model may be a copy of the session itself, its **home**: then it is never behind. If
-it is the only copy, it is not watched. If there are others, these follow before the next step, once somebody has looked
-at the variable and so may have changed it.
+On one machine, a variable of the model may be a copy of the session itself, its **home** (`homes.py`): then it is never
+behind. If it is the only copy, it is not watched. If there are others, these follow before the next step.
 
 Sessions may share variables. A session that was used last has the newer values, and brings them to the variables before
 another one runs a step.
@@ -36,12 +35,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from autodist_core.errors import SessionError
+from autodist_core.give_back import give_back
 from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
 from autodist_core.runtime import Session
 from autodist_core.runtime.aligned import same_memory
 from autodist_core.runtime.protocol import Tie
 from autodist_core.training.entries import Entry
+from autodist_core.training.homes import Homes
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, as_shown
 from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
 
@@ -50,6 +51,7 @@ _SMALL_BYTES = 4096
 _PATIENCE, _PAUSE = 1.0, 0.002
 """The seconds for which another thread waits for the end of a step, and the seconds between two of its attempts."""
 _CHANGED, _CURRENT, _STALE = Moment(Life.CHANGED), Moment(Life.CURRENT), Moment(Life.STALE)
+
 
 class TrainingState:
     """Keeps the model's variables and the session's equal, and moves only variables that somebody saw or changed.
@@ -77,10 +79,7 @@ class TrainingState:
         self._watched: dict[str, Subscription] = {}
         self._covered: set[str] = set()
         """The variables whose looks were last reported to another session's state. None of these is behind here."""
-        self._homes: dict[str, Entry] = {}
-        """The variables that are copies of the session themselves, and have further copies."""
-        self._seen: dict[str, int] = {}
-        """The variables among these that may have been changed, and before how many steps the further copies follow."""
+        self._homes = Homes()
         self._freed: set[str] = set()
         """The variables that have no value here, since the session has it. Each gets one before anybody sees it."""
         self._left: dict[str, np.ndarray] = {}
@@ -107,14 +106,14 @@ class TrainingState:
                     self._entries[name] = entry
                     self._attach(entry)
                 elif tie is Tie.HOME and name not in self._homes:
-                    self._homes[name] = entry
+                    self._homes.entries[name] = entry
                     self._attach(entry)
 
     def resume(self) -> None:
         """Watch all variables again. Any of them may have changed since `release`."""
         self._thread = threading.get_ident()
         with defer_interrupt():
-            for entry in (*self._entries.values(), *self._homes.values()):
+            for entry in (*self._entries.values(), *self._homes.entries.values()):
                 self._attach(entry)
 
     def use_here(self) -> None:
@@ -123,7 +122,7 @@ class TrainingState:
 
     def _attach(self, entry: Entry) -> None:
         if entry.spec.name in self._homes:
-            self._seen[entry.spec.name] = 1
+            self._homes.may_change(entry.spec.name)
         else:
             self._moments[entry.spec.name] = _CHANGED
         subscription = Subscription(self, entry)
@@ -161,26 +160,16 @@ class TrainingState:
             watch_first(self._watched[name])
             self._covered.remove(name)
             if name in self._homes:
-                self._seen[name] = max(self._seen.get(name, 0), 1)
+                self._homes.may_change(name)
         with self._session_lock:
             self._raise_unraised()
             if self._moments:
-                self._load_changes()
-            if self._seen:
-                self._spread()
+                give_back(freed.spec.byte_size for freed in self._load_changes())
+            if due := self._homes.due(self.session.known):
+                self.session.spread(due)
             self._stepping, self._waited_too_long = True, False
 
-    def _spread(self) -> None:
-        known = set(self.session.known)
-        with self._value_lock:
-            seen = [name for name in self._seen if name in known]
-            for name in seen:
-                self._seen[name] -= 1
-                if not self._seen[name]:
-                    del self._seen[name]
-        self.session.spread(seen)
-
-    def _load_changes(self) -> None:
+    def _load_changes(self) -> list[Entry]:
         changed: dict[str, np.ndarray] = {}
         known = set(self.session.known)
         with self._value_lock:
@@ -196,13 +185,16 @@ class TrainingState:
             self.session.load(changed)
         # From here on the session may be ahead, even if the step fails.
         with defer_interrupt(), self._value_lock:
+            freed: list[Entry] = []
             for name in begun:
                 moment = self._moments.pop(name).after(Event.STEP)
                 if moment.life is not Life.STALE:
                     self._moments[name] = moment
                 elif self._can_be_freed(name):
+                    freed.append(self._entries[name])
                     self._freed.add(name)
                     self._entries[name].free()
+        return freed
 
     def _can_be_freed(self, name: str) -> bool:
         """Whether the variable's value can come back whatever happens, and nobody reads it unseen."""
@@ -236,6 +228,16 @@ class TrainingState:
             if entry.spec.name in read:
                 self._note(entry, others=True)
 
+    def copy_of(self, entry: Entry) -> np.ndarray | None:
+        """A copy of a variable's value, which stays freed, for the thread that trains; None if it must look."""
+        name = entry.spec.name
+        if self._stepping or name not in self._freed or threading.get_ident() != self._thread:
+            return None
+        with self._session_lock, self._value_lock:
+            if self._compare(name).life is not Life.STALE:
+                return None
+            return np.require(self.session.read([name])[name], requirements="W")
+
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
         others = threading.get_ident() != self._thread
@@ -252,8 +254,7 @@ class TrainingState:
         if not self._stepping and not others:
             with self._session_lock:
                 self.session.settle()
-        with self._value_lock:
-            self._seen[entry.spec.name] = 2 if others else max(self._seen.get(entry.spec.name, 0), 1)
+        self._homes.may_change(entry.spec.name, 2 if others else 1)
 
     @never_interrupted
     def failed(self, failure: BaseException) -> None:
@@ -367,7 +368,7 @@ class TrainingState:
             while self._watched:
                 unwatch(self._watched.popitem()[1])
             self._covered.clear()
-            self._seen.clear()
+            self._homes.clear()
             # From here on changes are not reported.
             self._moments = dict.fromkeys(self._entries, _CHANGED)
             self._unraised = None

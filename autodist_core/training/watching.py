@@ -27,6 +27,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from autodist_core.interrupts import never_interrupted
@@ -41,6 +42,9 @@ class Watcher(Protocol):
 
     def looked_at(self, entry: Entry) -> None:
         """Give the variable its current value; somebody is about to see it."""
+
+    def copy_of(self, entry: Entry) -> np.ndarray | None:
+        """A copy of the variable's value without a look; None if there must be one."""
 
     def covered(self, entry: Entry) -> None:
         """Note that another watcher is told of looks at the variable from now on."""
@@ -196,8 +200,14 @@ def _watched(base: Any) -> Any:
         _looked_at_by_c(vars(self)["_handle"])
         return vars(self)["_handle"]
 
+    def numpy(self: Any) -> Any:
+        # Who takes a copy, such as the writer of a file, needs no memory of the variable itself.
+        subscriptions = _subscriptions.get(id(vars(self)["_handle"]), ()) if tf.executing_eagerly() else ()
+        found = [each.watcher.copy_of(each.entry) for each in subscriptions[-1:]]
+        return base.numpy(self) if not found or found[0] is None else found[0]
+
     return type(base)(base.__name__, (base,), {
-        "handle": property(handle), "_handle": property(handle_for_c),
+        "handle": property(handle), "_handle": property(handle_for_c), "numpy": numpy,
         "__module__": base.__module__, "__qualname__": base.__qualname__,
     })
 

@@ -32,39 +32,44 @@ def made() -> keras.Model:
 
 
 class Measures(keras.callbacks.Callback):
-    """Measures after each step; after the first epoch, looks at the kernel and halves it."""
+    """Measures after each step; after the first epoch, saves the model, looks at the kernel and halves it."""
 
-    def __init__(self):
+    def __init__(self, file):
         super().__init__()
-        self.found = []
+        self.found, self.file = [], file
 
     def on_train_batch_end(self, batch, logs=None):
         self.found.append(held(self.model))
 
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 0:
+            self.model.save(self.file)
+            self.found.append(held(self.model))
             self.looked = in_order(self.model.weights)
             self.model.weights[0].assign(self.looked["0"] / 2)
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.filterwarnings(OF_KERAS)
-def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch):
+def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(network.home))
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
     random = np.random.default_rng(3)
     x, y = random.normal(size=(2, 8, WIDTH))
-    alone, model, of_one, measures = made(), made(), Measures(), Measures()
+    alone, model, of_one = made(), made(), Measures(tmp_path / "alone.keras")
+    measures = Measures(tmp_path / "distributed.keras")
     options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
     alone.fit(x, y, callbacks=[of_one], **options)
     alone.fit(x, y, **options)
     with DistributedModel(model, network.pair(), "AllReduce") as dm:
         dm.fit(x, y, callbacks=[measures], **options)
-        assert len(measures.found) == 4
+        assert len(measures.found) == 5  # the file was written without the state in this program
         # The agents have described their machines.
         assert [each.verdict for each in dm.plan(x[:4], y[:4]).table.memory] == ["fits"] * 2
         assert max(measures.found) < 0.01 * STATE < STATE <= held(model)
         assert_same(of_one.looked, measures.looked)
+        files = [keras.saving.load_model(each.file) for each in (of_one, measures)]
+        assert_same(*(in_order(each.weights, each.optimizer.variables) for each in files))
         # The agent of the program's machine has freed its copies by now, and gets them again.
         dm.evaluate(x, y, batch_size=4, verbose=0)
         dm.fit(x, y, **options)

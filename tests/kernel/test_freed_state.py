@@ -1,5 +1,8 @@
 """The memory of the user's variables while a session that can lose its machines has their values."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -98,6 +101,7 @@ def test_a_large_variable_has_no_memory_until_somebody_looks(training):
         with pytest.raises(tf.errors.InvalidArgumentError):
             X @ training.raw("w")
         assert training.variables["w"].shape == [3, WIDE]
+        assert float(tf.reduce_sum(training.variables["w"])) == pytest.approx(training.alone["w"].numpy().sum())
         training.assert_equal()
         assert training.raw("w").shape == [3, WIDE]
     training.step()
@@ -106,6 +110,42 @@ def test_a_large_variable_has_no_memory_until_somebody_looks(training):
     training.step()
     training.state.release()
     assert training.raw("w").shape == [3, WIDE]
+
+
+def test_who_takes_a_copy_of_a_freed_variable_leaves_it_freed(training):
+    """Such as the writer of a file, which would otherwise need the whole state once more."""
+    training.step()
+    training.step()
+    for _ in range(2):
+        training.assert_equal()
+        copy = training.variables["w"].numpy()
+        assert training.raw("w").shape.num_elements() == 0
+        copy[...] = 0
+    training.state.settle()
+    training.assert_equal()
+    training.variables["w"].numpy()[...] = 0  # a copy of the last safe value
+    training.assert_equal()
+    training.step()
+    training.assert_equal()
+
+
+def test_freed_memory_is_given_back_with_onednn():
+    program = """
+import re, tensorflow as tf
+from autodist_core.give_back import give_back
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
+kept = tf.ones([1 << 24])
+values = [tf.ones([1 << 24]) for _ in range(4)]
+before = resident()
+del values
+freed = resident()
+give_back([1 << 26] * 4)
+print(before - freed < 100, before - resident() > 200, float(tf.reduce_sum(kept)) == 1 << 24)
+"""
+    environment = os.environ | {"TF_ENABLE_ONEDNN_OPTS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["True"] * 3
 
 
 def test_between_two_calls_the_machine_of_the_program_has_the_state_once(training):

@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 # The stages of autodist_core, in the order of the flow.
 STAGES = (
-    "errors", "log", "interrupts", "proto", "resource_spec", "seams", "step", "strategy", "plan", "capture", "kernel",
-    "cluster", "forecast", "auto", "runtime", "training", "reports", "loops", "command_line", "__main__",
+    "errors", "log", "give_back", "interrupts", "proto", "resource_spec", "seams", "step", "strategy", "plan",
+    "capture", "kernel", "cluster", "forecast", "auto", "runtime", "training", "reports", "loops", "command_line",
+    "__main__",
 )  # fmt: skip
 PLANNING = STAGES[: STAGES.index("capture")]
 # Within a folder, groups of its files in the order in which they may import each other: a group imports itself and
@@ -37,7 +38,7 @@ INSIDE = {
     "autodist_core.forecast": ("liveness", "tensors", "available", "needs"),
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving", "words"),
     "autodist_core.training": (
-        "entries", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "compressor_state",
+        "entries", "homes", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "compressor_state",
         "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (

@@ -11,16 +11,17 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.chief.launch import Launched, launch, start_servers
-from autodist_core.errors import NodeLostError
+from autodist_core.errors import LaunchError, NodeLostError
 from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
 
 LOST_AFTER_SECONDS = 60.0
+_GIVE_BACK_SECONDS = 10.0
 _LOOK_SECONDS, _HEARTBEAT_SECONDS = 0.25, 2.0
 _PATIENCE_SECONDS = 0.5
 """How long `close` waits for the agents after a loss. Those that answer end within milliseconds."""
@@ -70,6 +71,11 @@ class Cluster:
             raise
         bypass_proxy_for(launched.server_addresses()[0].rpartition(":")[0].strip("[]"))
         return cls(launched, job, lost_after)
+
+    def give_back(self, sizes: Sequence[int]) -> None:
+        """Let the agent of the chief's machine give back the memory of freed values with these bytes."""
+        with contextlib.suppress(LaunchError):  # the watch tells if the node is lost
+            self._agents[0].ask("give_back", _GIVE_BACK_SECONDS, sizes=list(sizes))
 
     def close(self) -> None:
         """End all agents; the agents of lost nodes if these can still be reached."""

@@ -20,6 +20,7 @@ from autodist_core.cluster.on_node.machine import cards, machine_resources
 from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.cluster.protocol.probes import Listener, measure, reach
 from autodist_core.errors import LaunchError
+from autodist_core.give_back import give_back
 
 HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 900.0
@@ -89,8 +90,13 @@ class Agent:
         self._server = start_server(job, task, tasks, cpus, admitted)
         return {}
 
+    def give_back(self, sizes: list[int]) -> Message:
+        """Give back the memory of freed values with these bytes."""
+        give_back(sizes)
+        return {}
 
-ORDERS = ("describe", "listen", "reach", "measure", "visitors", "serve")
+
+ORDERS = ("describe", "listen", "reach", "measure", "visitors", "serve", "give_back")
 """The orders that an agent carries out; it refuses every other one."""
 
 

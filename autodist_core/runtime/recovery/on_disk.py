@@ -100,9 +100,9 @@ class OnDisk:
     def keep(self, value: np.ndarray, is_own: bool = False) -> Kept | np.ndarray:
         """Keep a value. What stays in memory is a copy, unless the array `is_own`: nobody else writes to it."""
         if value.nbytes < LARGE_BYTES or value.dtype.hasobject:
-            return value if is_own else np.array(value)
+            return _in_memory(value, is_own)
         if self._in_memory + value.nbytes <= self.most_in_memory:
-            kept = value if is_own else np.array(value)
+            kept = _in_memory(value, is_own)
             self._count(kept.nbytes)
             weakref.finalize(kept, self._count, -kept.nbytes)
             return kept
@@ -113,7 +113,7 @@ class OnDisk:
                 "%.0f MiB of a backup are kept in memory, since the folder for them, %s, takes no more: %s. The "
                 "environment variable TMPDIR may name another folder.", value.nbytes / (1 << 20), folder(), error,
             )
-            return value if is_own else np.array(value)
+            return _in_memory(value, is_own)
 
     def _count(self, size: int) -> None:
         self._in_memory += size
@@ -132,6 +132,12 @@ class OnDisk:
             written = os.pwrite(self.file.fileno(), rest, offset)
             rest, offset = rest[written:], offset + written
         return kept
+
+
+def _in_memory(value: np.ndarray, is_own: bool) -> np.ndarray:
+    kept = value if is_own else np.array(value)
+    kept.flags.writeable = False
+    return kept
 
 
 def folder() -> str:
