@@ -38,8 +38,8 @@ INSIDE = {
     "autodist_core.forecast": ("liveness", "tensors", "available", "needs"),
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving", "words"),
     "autodist_core.training": (
-        "entries", "homes", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state", "compressor_state",
-        "sessions", "training", "announcing", "steps",
+        "entries", "homes", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state",
+        "compressor_state", "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
         "calls", "variables", "engine", "gradients", "nested_markers", "combining", "inside", "tracing",
