@@ -2,5 +2,6 @@
 
 from autodist_keras import callbacks
 from autodist_keras.model import DistributedModel
+from autodist_keras.valueless import without_values
 
-__all__ = ["DistributedModel", "callbacks"]
+__all__ = ["DistributedModel", "callbacks", "without_values"]

@@ -61,6 +61,8 @@ class DistributedModel(Forwarding):
         tunnelled: Whether all data between machines goes through ssh and this program, encrypted and slower.
         backup_every: Seconds of training after which the state is copied to this program, so that the loss of a machine
             takes no more; 0 copies it after each step. None takes at most 2 % of the time for that.
+        keep_state: Where large values are between two calls over several machines: in the "model", or on the "machines"
+            until somebody reads one. None means "machines" for a model built in `without_values`, and else "model".
 
     Every setting can also be set later: `dm.strategy = "PS"`. The next `fit` goes on from the model's state.
 
@@ -85,17 +87,18 @@ class DistributedModel(Forwarding):
     lost_after: float
     tunnelled: bool
     backup_every: float | None
+    keep_state: str | None
 
     @arguments_named
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_kernels: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,
-        backup_every: float | None = None,
+        backup_every: float | None = None, keep_state: str | None = None,
     ) -> None:
         self.model = checks.keras_model(model)
         settings = Settings(
             resource_spec, strategy, share_memory, fused_kernels, on_failure, lost_after, tunnelled,
-            backup_every,
+            backup_every, keep_state,
         )
         self._driver = Driver(self.model, settings)
         self._replacements: set[str] = set()
@@ -265,9 +268,8 @@ class DistributedModel(Forwarding):
     from_config = FromConfig()
 
     def __repr__(self) -> str:
-        replicas = self._driver.settings.replicas
         # Keras shows this in the errors of functions that take a model.
-        shown = f"{self.model!r}, {type(self.strategy).__name__}, {amount(replicas, 'replica')}"
+        shown = f"{self.model!r}, {type(self.strategy).__name__}, {amount(self._driver.settings.replicas, 'replica')}"
         return f"<DistributedModel of {shown}; its keras.Model is dm.model>"
 
     def __reduce__(self) -> Any:

@@ -75,6 +75,7 @@ LOSSES = "the correction of losses that are no means over examples"
 METRICS = "the correction of metrics on uneven replicas"
 FUSED = "the update in TensorFlow's training kernels"
 SYNCHRONIZED = "synchronized batch normalization"
+VALUELESS = "models whose variables have no values"
 AHEAD = "making a step's variables before it is traced"
 RECOMPILED = "seeing that a model was compiled again"
 FIRST_BATCHES = "reading the first batches of data for plan and verify"
@@ -164,6 +165,8 @@ TABLE: tuple[Seam, ...] = (
     ),
     Seam(_LOSS, "call", LOSSES, parameters=("self", "y_true", "y_pred"), callers=("__call__",)),
     Seam(_LOSS, "reduction", LOSSES, STORED, callers=("__call__",)),
+    Seam("keras.Variable", "_initialize", VALUELESS),
+    Seam("keras.Variable", "_initializer", VALUELESS, STORED),
     GET_MASK,
     GLOBAL_ATTRIBUTE,
     SET_MASK,

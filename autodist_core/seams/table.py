@@ -34,6 +34,9 @@ _FUNC_GRAPH = "tensorflow.python.framework.func_graph.FuncGraph"
 _USERS_LINE = "naming the user's line in an error"
 
 OP_DEF = Seam("tensorflow.python.framework.op_def_registry", "get", "the ordering of stateful operations")
+WITHOUT_VALUE = Seam(
+    "tensorflow.python.ops.resource_variable_ops", "UninitializedVariable", "models whose variables have no values",
+)
 KERNELS = Seam("tensorflow.python.framework.kernels", "get_registered_kernels_for_op", "compiling with XLA")
 ONEDNN = Seam(
     "tensorflow.python.util._pywrap_util_port", "IsMklEnabled", "telling whether TensorFlow uses oneDNN",
@@ -109,7 +112,7 @@ SEED_GENERATOR = Seam(
 )
 
 TABLE: tuple[Seam, ...] = (
-    OP_DEF, KERNELS, ONEDNN, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH,
+    OP_DEF, WITHOUT_VALUE, KERNELS, ONEDNN, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH,
     FUNC_GRAPH, GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
     RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,

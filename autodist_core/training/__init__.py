@@ -8,6 +8,7 @@ from autodist_core.training.compressor_state import CompressorState
 from autodist_core.training.devices import replicas
 from autodist_core.training.entries import Entry
 from autodist_core.training.failed_steps import raise_in_words
+from autodist_core.training.first_values import without_value
 from autodist_core.training.in_graphs import raised
 from autodist_core.training.sessions import Sessions
 from autodist_core.training.settings import SETTINGS, Settings
@@ -18,5 +19,5 @@ from autodist_core.training.watching import read_by_pipeline, watched_variable
 
 __all__ = [
     "SETTINGS", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training",
-    "raise_in_words", "raised", "read_by_pipeline", "replicas", "watched_variable",
+    "raise_in_words", "raised", "read_by_pipeline", "replicas", "watched_variable", "without_value",
 ]  # fmt: skip

@@ -60,6 +60,14 @@ class Entry:
         with tf.init_scope():
             return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.tf_variable.dtype)
 
+    def first_value(self) -> np.ndarray | None:
+        """The first value of a variable that was made without one (`first_values.py`) and has none yet; else None."""
+        make = vars(self.tf_variable).get("make_first_value")
+        if make is None or self._tensor().shape.rank != len(_NOTHING):
+            return None
+        with tf.init_scope():
+            return np.asarray(make())
+
     def free(self) -> None:
         """Free the memory of the variable, whose shape stays what it is. It has no value until `write`.
 
@@ -71,6 +79,7 @@ class Entry:
         """
         with tf.init_scope():
             nothing = tf.zeros(_NOTHING, self.tf_variable.dtype)
+            vars(self.tf_variable).pop("make_first_value", None)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=nothing, validate_shape=False)
 
     def write(self, value: np.ndarray) -> None:
@@ -85,3 +94,4 @@ class Entry:
             elif dtype != tf.string:
                 given = tf.raw_ops.DeepCopy(x=given)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)
+            vars(self.tf_variable).pop("make_first_value", None)

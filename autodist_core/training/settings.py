@@ -35,6 +35,12 @@ def _one_of(name: str, choices: str, error: type[Exception], value: Any) -> Any:
     return value
 
 
+def _keep_state(value: Any) -> Any:
+    if value not in (None, "model", "machines"):
+        raise ResourceSpecError(f"keep_state={value!r}: keep_state is 'model', 'machines' or None.")
+    return value
+
+
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "resource_spec": _resource_spec,
     "strategy": partial(resolve, builders=NAMES),
@@ -43,6 +49,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "on_failure": on_failure_choice,
     "lost_after": partial(seconds_choice, "lost_after", 0.1),
     "tunnelled": partial(_one_of, "tunnelled", "True or False", ResourceSpecError),
+    "keep_state": _keep_state,
     "backup_every": lambda value: None if value is None else seconds_choice("backup_every", 0, value),
 }
 
@@ -64,6 +71,7 @@ class Settings:
     lost_after: float = 60.0
     tunnelled: bool = False
     backup_every: float | None = None
+    keep_state: str | None = None
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():

@@ -27,7 +27,6 @@ value when the step ends. A value that the thread writes counts from the next st
 """
 
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -44,12 +43,11 @@ from autodist_core.runtime.protocol import Tie
 from autodist_core.training.entries import Entry
 from autodist_core.training.homes import Homes
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, as_shown
+from autodist_core.training.patience import Patience
 from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
 
 _SMALL_BYTES = 4096
 """Variables of at most this size are read together."""
-_PATIENCE, _PAUSE = 1.0, 0.002
-"""The seconds for which another thread waits for the end of a step, and the seconds between two of its attempts."""
 _CHANGED, _CURRENT, _STALE = Moment(Life.CHANGED), Moment(Life.CURRENT), Moment(Life.STALE)
 
 
@@ -71,8 +69,10 @@ class TrainingState:
     >>> session.close()
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, stays_away: bool | None = None) -> None:
         self.session = session
+        self.stays_away = stays_away
+        """Whether freed variables stay freed, and watched, between two calls; None if they do without first values."""
         self._entries: dict[str, Entry] = {}
         self._moments: dict[str, Moment] = {}
         """The state of each variable whose state is not `Life.STALE`: few, while steps run and nobody looks."""
@@ -90,10 +90,9 @@ class TrainingState:
         self._stepping = False
         self._unraised: BaseException | None = None
         """An error that came up in a look and was not raised there. The thread that trains raises it."""
-        self._waited_too_long = False
-        """Whether another thread has waited too long for the current step."""
         self._session_lock = threading.RLock()
         """For using the session between steps."""
+        self._patience = Patience(self._session_lock)
         self._value_lock = threading.RLock()
         """For comparing or writing a variable's value together with its `Moment`."""
 
@@ -105,7 +104,10 @@ class TrainingState:
                 if tie is Tie.APART and name not in self._entries:
                     self._entries[name] = entry
                     self._attach(entry)
-                elif tie is Tie.HOME and name not in self._homes:
+                    continue
+                if tie is not Tie.APART and (first := entry.first_value()) is not None:
+                    entry.write(first)
+                if tie is Tie.HOME and name not in self._homes:
                     self._homes.entries[name] = entry
                     self._attach(entry)
 
@@ -114,7 +116,8 @@ class TrainingState:
         self._thread = threading.get_ident()
         with defer_interrupt():
             for entry in (*self._entries.values(), *self._homes.entries.values()):
-                self._attach(entry)
+                if entry.spec.name not in self._watched:
+                    self._attach(entry)
 
     def use_here(self) -> None:
         """Let this thread be the one that runs steps."""
@@ -167,7 +170,7 @@ class TrainingState:
                 give_back(freed.spec.byte_size for freed in self._load_changes())
             if due := self._homes.due(self.session.known):
                 self.session.spread(due)
-            self._stepping, self._waited_too_long = True, False
+            self._stepping, self._patience.is_over = True, False
 
     def _load_changes(self) -> list[Entry]:
         changed: dict[str, np.ndarray] = {}
@@ -177,6 +180,12 @@ class TrainingState:
             for name in begun:
                 moment = self._compare(name)
                 if moment.life in IS_CHANGED:
+                    if (first := self._entries[name].first_value()) is not None:
+                        self.session.load({name: first})
+                        self.stays_away = self.stays_away is not False
+                        if not self._can_be_freed(name):
+                            self._fill(self._entries[name], first)
+                        continue
                     changed[name] = value = self._entries[name].view()
                     # If the user assigns the variable during the load, that assignment counts as a new change.
                     self._moments[name] = Moment(moment.life, value)
@@ -201,9 +210,10 @@ class TrainingState:
         return self.session.is_on_disk(name) and not any(name in read for read in self._iterators.values())
 
     def _fill(self, entry: Entry, value: np.ndarray | None = None) -> None:
-        """Give a variable that was freed a value: this one, or that of the last safe state."""
-        if value is None and entry.spec.name in self._freed:
-            value = self.session.last_safe(entry.spec.name)
+        """Give a variable without a value one: this one, or that of the last safe state, or its first value."""
+        if value is None:
+            freed = entry.spec.name in self._freed
+            value = self.session.last_safe(entry.spec.name) if freed else entry.first_value()
         if value is not None:
             entry.write(value)
             self._freed.discard(entry.spec.name)
@@ -275,23 +285,8 @@ class TrainingState:
             with self._session_lock:
                 self._pull_unless_stepping(entry)
             return
-        # Threads of TensorFlow run Python as a part of a step or of the data. These threads cannot wait for a step.
-        waits = not isinstance(threading.current_thread(), threading._DummyThread)
-        until = time.monotonic() + _PATIENCE
-        while waits and self._session_lock.acquire(timeout=_PATIENCE):
-            try:
-                if self._pull_unless_stepping(entry):
-                    return
-            except Exception as failure:
-                # The thread that looks did not cause the failure. It sees the value that the model has.
-                self.failed(failure)
-                return
-            finally:
-                self._session_lock.release()
-            if self._waited_too_long or time.monotonic() > until:
-                self._waited_too_long = True
-                return
-            time.sleep(_PAUSE)
+        # Without its patience, the thread sees the value that the model has.
+        self._patience.between_steps(lambda: self._pull_unless_stepping(entry), self.failed)
 
     def _pull_unless_stepping(self, entry: Entry) -> bool:
         """Pull a value that is behind; False if a step runs."""
@@ -338,7 +333,10 @@ class TrainingState:
             if again:
                 with self._value_lock:
                     self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
-            self._pull(list(self._entries.values()))
+            self._pull([each for name, each in self._entries.items() if not self._is_away(name)])
+
+    def _is_away(self, name: str) -> bool:
+        return bool(self.stays_away) and name in self._freed and self._can_be_freed(name)
 
     def values(self, entries: Sequence[Entry]) -> Iterator[np.ndarray]:
         """The current value of each of these variables, watched or not. The model's own are copied one by one."""
@@ -363,14 +361,15 @@ class TrainingState:
                 name: self._entries[name].view() for name, moment in self._moments.items()
                 if together and moment.life is Life.CURRENT and name in self._watched and not self._can_be_freed(name)
             }
-            for name in sorted(self._freed):
+            away = self._freed if self.stays_away else set()
+            for name in sorted(self._freed - away):
                 self._fill(self._entries[name])
-            while self._watched:
-                unwatch(self._watched.popitem()[1])
+            for name in self._watched.keys() - away:
+                unwatch(self._watched.pop(name))
             self._covered.clear()
             self._homes.clear()
             # From here on changes are not reported.
-            self._moments = dict.fromkeys(self._entries, _CHANGED)
+            self._moments = dict.fromkeys(self._entries.keys() - away, _CHANGED)
             self._unraised = None
             self._stepping = False
 

@@ -186,7 +186,7 @@ class Training:
             self._begin((*self._running.items, item))
         elif self.state is None:
             session = self._sessions.open(self._sessions.placement_without_training)
-            self._running = replace(self._running, state=TrainingState(session))
+            self._running = replace(self._running, state=TrainingState(session, self._stays_away))
         assert self.state is not None
         return self.state
 
@@ -230,12 +230,17 @@ class Training:
             session.close()
             raise
         with defer_interrupt():
-            self._running = _Running(TrainingState(session), trained, items)
+            self._running = _Running(TrainingState(session, self._stays_away), trained, items)
             self._compressors = None
             if before is not None:
                 before.release()
         if before is not None:
             before.session.close()
+
+    @property
+    def _stays_away(self) -> bool | None:
+        kept = self.settings.keep_state
+        return None if kept is None else kept == "machines"
 
     def _placement(self, item: GraphItem) -> Placement:
         strategy = self.compile_strategy(item)
@@ -258,6 +263,7 @@ def _settle_and_pull(state: TrainingState) -> None:
     try:
         state.settle()
     finally:
-        state.session.rest()
+        if not state.stays_away:
+            state.session.rest()
         # Loose replicas may have failed. The state is pulled all the same.
         state.pull_all(again=state.session.condition is Condition.LOST)

@@ -15,9 +15,12 @@ True
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import keras
+
+from autodist_keras.valueless import has_values, without_values
 
 _ONLY_MAKE_VARIABLES = (
     keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.AdamW, keras.optimizers.RMSprop,
@@ -48,7 +51,8 @@ def _build_optimizer(model: Any) -> None:
     optimizer = model.optimizer
     if optimizer is None or type(optimizer) not in _ONLY_MAKE_VARIABLES or optimizer.built:
         return
-    with keras.name_scope(optimizer.name, caller=optimizer):
+    values = nullcontext() if has_values(model.trainable_variables) else without_values()
+    with values, keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(model.trainable_variables)
 
 

@@ -286,7 +286,8 @@ def _by_first_read(graph: Any) -> list[Any]:
     TensorFlow keeps a graph's variables in a set, and gives them in the order of their addresses in memory.
     """
     places = {id(handle): place for place, (handle, _) in enumerate(graph.captures)}
-    return sorted(graph.variables, key=lambda variable: places.get(id(variable.handle), len(places)))
+    with graph.as_default():  # where nobody looks at a value
+        return sorted(graph.variables, key=lambda variable: places.get(id(variable.handle), len(places)))
 
 
 def _place(model: Any, step: Callable[[Any], Any]) -> str:

@@ -1,12 +1,14 @@
 """The memory of the program while machines train, and when it has the state again."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from autodist_core.runtime.recovery.on_disk import OnDisk
-from autodist_keras import DistributedModel
+from autodist_keras import DistributedModel, without_values
 from tests.cluster.over_hosts import nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, in_order
@@ -23,11 +25,13 @@ def held(model: keras.Model) -> int:
     return sum(value.shape.num_elements() * value.dtype.size for value in values)
 
 
-def made() -> keras.Model:
+def made(scope: AbstractContextManager | None = None) -> keras.Model:
     keras.utils.set_random_seed(3)
-    model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH, use_bias=False)])
+    with scope or nullcontext():
+        model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH, use_bias=False)])
     model.compile(keras.optimizers.SGD(1e-3, momentum=0.9), "mse")
-    model.optimizer.build(model.trainable_variables)
+    if scope is None:
+        model.optimizer.build(model.trainable_variables)
     return model
 
 
@@ -76,4 +80,31 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, t
         assert_same(
             in_order(alone.weights, alone.optimizer.variables), in_order(model.weights, model.optimizer.variables)
         )
+    assert nothing_left(network) == []
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.filterwarnings(OF_KERAS)
+def test_the_state_of_a_model_without_values_stays_on_the_machines(network, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(network.home))
+    monkeypatch.setattr(OnDisk, "most_in_memory", 0)
+    x, y = np.random.default_rng(3).normal(size=(2, 8, WIDTH))
+    options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+    alone, model = made(), made(without_values())
+    with DistributedModel(model, network.pair(), "PartitionedPS") as dm:
+        alone.fit(x, y, **options)
+        dm.fit(x, y, **options)
+        dm.save(tmp_path / "between.keras")
+        read = keras.saving.load_model(tmp_path / "between.keras")
+        assert_same(*(in_order(each.weights, each.optimizer.variables) for each in (alone, read)))
+        assert dm.evaluate(x, y, verbose=0) == pytest.approx(alone.evaluate(x, y, verbose=0), rel=1e-12)
+        np.testing.assert_allclose(model(x).numpy(), alone(x).numpy(), rtol=0, atol=1e-12)  # the kernel comes home
+        alone.fit(x, y, **options)
+        dm.fit(x, y, **options)
+        assert held(model) < 0.01 * STATE
+    assert held(model) < 0.01 * STATE
+    alone.fit(x, y, **options)
+    model.fit(x, y, **options)
+    assert_same(in_order(alone.weights, alone.optimizer.variables), in_order(model.weights, model.optimizer.variables))
+    assert held(model) >= STATE
     assert nothing_left(network) == []

@@ -38,8 +38,8 @@ INSIDE = {
     "autodist_core.forecast": ("liveness", "tensors", "available", "needs"),
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving", "words"),
     "autodist_core.training": (
-        "entries", "homes", "devices", "settings", "strategies", "in_graphs", "watching", "life", "state",
-        "compressor_state", "sessions", "training", "announcing", "steps",
+        "entries", "first_values", "homes", "patience", "devices", "settings", "strategies", "in_graphs", "watching",
+        "life", "state", "compressor_state", "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
         "calls", "variables", "engine", "gradients", "nested_markers", "combining", "inside", "tracing",
@@ -60,7 +60,7 @@ INSIDE = {
         "by_example", "arithmetic", "slices", "picking", "products", "counting", "ragged", "along_axes", "moving",
         "inner", "lists", "writes", "table",
     ),
-    "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
+    "autodist_keras": ("seams", "checks", "valueless", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
 EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "ports", "editor", "enclosing", "draws", "index"))

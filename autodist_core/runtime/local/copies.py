@@ -127,9 +127,11 @@ class Copies:
     def _initial(self, variable: Variable, copy: Copy) -> Any:
         own = self._own.get(variable.part_of or variable.name)
         dtype = tf.as_dtype(variable.dtype)
-        if own is None or _starts_from_zero(variable, copy):
-            return np.zeros(variable.shape, dtype.as_numpy_dtype)
-        return _slice(variable, tf.raw_ops.ReadVariableOp(resource=own, dtype=dtype))
+        if own is not None and not _starts_from_zero(variable, copy):
+            value = tf.raw_ops.ReadVariableOp(resource=own, dtype=dtype)
+            if value.shape.rank == len(variable.shape):  # else it has no value yet, and gets one by `write`
+                return _slice(variable, value)
+        return np.zeros(variable.shape, dtype.as_numpy_dtype)
 
     def _write(self, variable: Variable, value: Any) -> None:
         home = self._homes.get(variable.name)

@@ -1,0 +1,80 @@
+"""Models that are built without values: planned at any size, trained from what Keras would have drawn."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core import ResourceSpec
+from autodist_core.errors import ResourceSpecError
+from autodist_keras import DistributedModel, without_values
+from tests.support.compare import assert_same, in_order
+
+X, Y = np.random.default_rng(5).normal(size=(2, 12, 6))
+OPTIONS = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+
+
+def made(scope=None):
+    keras.utils.set_random_seed(7)
+    with scope or contextlib.nullcontext():
+        model = keras.Sequential([
+            keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dropout(0.0), keras.layers.Dense(6, "tanh"),
+        ])
+    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    return model
+
+
+def state(model):
+    return in_order(model.weights, model.optimizer.variables)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("strategy", ["AllReduce", "PartitionedPS"])
+@pytest.mark.usefixtures("float64")
+def test_a_fit_begins_with_the_values_that_keras_would_have_drawn(strategy, replicas):
+    plain, model = made(), made(without_values())
+    with DistributedModel(model, ResourceSpec.local(cpus=replicas), strategy, share_memory=False) as dm:
+        assert dm.plan(X, Y).startswith("strategy")
+        np.testing.assert_array_equal(model.layers[0].kernel.numpy(), plain.layers[0].kernel.numpy())
+        of_plain, history = plain.fit(X, Y, **OPTIONS).history, dm.fit(X, Y, **OPTIONS).history
+        assert_same(state(plain), state(model))
+        assert dm.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-12)
+    np.testing.assert_allclose(history["loss"], of_plain["loss"], rtol=1e-12)
+
+
+@pytest.mark.usefixtures("float64")
+def test_what_was_assigned_before_the_first_step_is_the_first_value(tmp_path):
+    plain, model = made(), made(without_values())
+    plain.layers[0].kernel.assign(np.ones((6, 8)))
+    plain.save_weights(tmp_path / "first.weights.h5")
+    model.load_weights(tmp_path / "first.weights.h5")
+    with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        plain.fit(X, Y, **OPTIONS)
+        dm.fit(X, Y, **OPTIONS)
+    assert_same(state(plain), state(model))
+
+
+def test_a_model_of_any_size_is_planned():
+    with without_values():
+        model = keras.Sequential([keras.Input((10**6,)), keras.layers.Dense(10**6, use_bias=False, name="huge")])
+    model.compile("adam", "mse")
+    with DistributedModel(model, ResourceSpec.local(cpus=2), "PartitionedPS") as dm:
+        assert "huge/kernel" in dm.plan()
+        assert dm.plan(np.zeros((2, 10**6), "float32"), np.zeros((2, 10**6), "float32")).table.memory[0].peak > 10**12
+
+
+def test_an_error_in_the_block_leaves_nothing_behind():
+    with pytest.raises(ZeroDivisionError), without_values():
+        keras.layers.Dense(2).build((None, 3))
+        raise ZeroDivisionError
+    with keras.StatelessScope():  # at its end Keras gives values to all variables that wait for them
+        pass
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    assert layer.kernel.numpy().any()
+
+
+def test_where_the_state_is_kept_is_one_of_two_places():
+    with pytest.raises(ResourceSpecError, match=r"keep_state='away': keep_state is 'model', 'machines' or None\."):
+        DistributedModel(made(), keep_state="away")
