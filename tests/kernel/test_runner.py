@@ -10,10 +10,7 @@ from autodist_core.kernel.kernel import Change
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
 from tests.kernel.graphs import dense_item, draft_of, placed
 
-(
-    REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, RESIDUALS, UPDATE, AFTER_UPDATE, COMBINER, OUTPUTS, ORDER, NUMBERS,
-    LOOKUPS, XLA,
-) = PIPELINE  # fmt: skip
+REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, UPDATE, COMBINER, OUTPUTS, ORDER, NUMBERS, LOOKUPS, XLA = PIPELINE
 
 
 def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
@@ -25,7 +22,7 @@ def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
 
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
-        "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Residuals", "Update", "AfterUpdate",
+        "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Update",
         "StateCombiner", "Outputs", "Order", "NumbersTogether", "LookupsTogether", "Compile",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
@@ -41,9 +38,7 @@ def test_each_kernel_by_itself_where_replicas_reduce():
     assert _added(draft, ALL_REDUCE) == {"CollectiveReduceV2": 2, "ConcatV2": 2, "Const": 20, "Reshape": 8, "SplitV": 2}
     assert _added(draft, SERVERS) == {}
     assert _added(draft, BARRIERS) == {"NoOp": 3}  # one on each replica, and one for both
-    assert _added(draft, RESIDUALS) == {}
     assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
-    assert _added(draft, AFTER_UPDATE) == {}
     assert _added(draft, COMBINER) == {}
     assert _added(draft, OUTPUTS) == {
         "AddV2": 1, "Const": 2, "ExpandDims": 1, "Identity": 1, "Mul": 1, "Pack": 2, "Sub": 1, "Sum": 1
@@ -68,7 +63,7 @@ def test_changes_read_as_counts_before_and_after():
     assert [line.partition(":")[0] for line in changes] == [kernel.name for kernel in PIPELINE]
     assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
     assert changes[2] == "PSSynchronizer: no change"
-    assert changes[6:8] == ["AfterUpdate: no change", "StateCombiner: no change"]
+    assert changes[5] == "StateCombiner: no change"
     assert changes[-4:] == [
         "Order: NoOp: 3 -> 4", "NumbersTogether: no change", "LookupsTogether: no change", "Compile: no change",
     ]  # fmt: skip
