@@ -130,7 +130,7 @@ def plan_table(
             plan.variable.byte_size,
             0 if shared else sent(plan),
             {MEMORY: DeviceBytes(plan.variable.byte_size)} if shared else _bytes_by_device(plan, holders),
-            plan.builder_note if shared else plan.note,
+            plan.note,
         )
         for plan in compiled.variables
     )

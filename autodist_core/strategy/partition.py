@@ -111,15 +111,6 @@ def shard_sizes(dimension: int, shards: int) -> tuple[int, ...]:
     return (size + 1,) * larger + (size,) * (shards - larger)
 
 
-def is_prime(number: int) -> bool:
-    """Whether a number has no divisor but 1 and itself.
-
-    >>> [number for number in range(12) if is_prime(number)]
-    [2, 3, 5, 7, 11]
-    """
-    return number > 1 and _smallest_divisor(number) == number
-
-
 def _smallest_divisor(number: int) -> int:
     divisor = 2
     while divisor * divisor <= number:

@@ -108,7 +108,6 @@ def test_shards():
     in_turn = plans(written(Node(var_name="w", partitioner="1,3", PSSynchronizer=on(CPU0, CPU1))))["w"]
     assert in_turn.synchronizer == PSPlan((CPU0, CPU1, CPU0))
     assert [(shard.offset, shard.size) for shard in in_turn.shards] == [(0, 2), (2, 1), (3, 1)]
-    assert in_turn.note == "axis 1 has 4 entries: split in 3 uneven shards"
 
 
 def test_equal_meaning_gives_equal_text():
