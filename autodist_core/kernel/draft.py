@@ -131,16 +131,6 @@ class Draft:
         draft.gradient_products, draft.factored = draft.gradient_products | travelling, frozenset(travelling)
         return draft
 
-    @property
-    def after_update(self) -> frozenset[str]:
-        """The captured nodes that wait for reduced gradients; none for loose replicas, which use their own."""
-        return self.placement.after_update(self.step)
-
-    @property
-    def handed_back(self) -> tuple[str, ...]:
-        """The captured nodes whose values the update hands back to nodes after the update, and to results."""
-        return self.placement.handed_back(self.step)
-
     def stands(self, replica: Replica) -> bool:
         """Whether a replica stands for others, on other machines. It has all operations that any of these has."""
         return bool(self.stands_for) and replica.index > 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import TypeGuard
 
 from autodist_core.errors import amount
@@ -132,17 +132,6 @@ def common_synchronizer(synchronizers: Sequence[Synchronizer]) -> Synchronizer |
     return replace(first, destinations=places) if isinstance(first, PSPlan) else first
 
 
-@dataclass(frozen=True)
-class AllowedLead:
-    """The number of steps by which a replica may be ahead of the slowest replica; ``None`` for any number.
-
-    >>> AllowedLead(steps=2).steps
-    2
-    """
-
-    steps: int | None
-
-
 def allows_lead(synchronizer: Synchronizer) -> TypeGuard[PSPlan]:
     """Whether this synchronizer lets a replica be ahead of another one, by staleness or by asynchronous updates.
 
@@ -165,7 +154,7 @@ class CompiledStrategy:
       replica b:GPU:0
       dense/kernel : f32[3,2]  ps(a:CPU:0, staleness=2)
     >>> strategy.allowed_lead, strategy.compresses
-    (AllowedLead(steps=2), False)
+    (2, False)
     """
 
     id: str
@@ -210,16 +199,16 @@ class CompiledStrategy:
         return replace(self, variables=tuple(fitted), in_step_reason=in_step_reason)
 
     @property
-    def allowed_lead(self) -> AllowedLead | None:
-        """How far a replica may be ahead of the slowest one; ``None`` if one variable keeps all replicas in step.
+    def allowed_lead(self) -> float | None:
+        """By how many steps a replica may be ahead of the slowest one; ``None`` if a variable keeps all in step.
 
-        The smallest staleness of all synchronous variables counts.
+        The smallest staleness of all synchronous variables counts. Without one, the lead is infinite.
         """
         used = [synchronizer for plan in self.variables for _, synchronizer in plan.pieces]
         leading = [each for each in used if allows_lead(each)]
         if len(self.replicas) < 2 or not leading or len(leading) < len(used):
             return None
-        return AllowedLead(min((each.staleness for each in leading if each.sync), default=None))
+        return min((each.staleness for each in leading if each.sync), default=inf)
 
     @property
     def compresses(self) -> bool:

@@ -62,7 +62,7 @@ class Update(Kernel):
         ]
         for owner, name in portions:
             _copy(draft, owner, name, portions)
-        for name in draft.handed_back:
+        for name in draft.placement.handed_back(draft.step):
             _hand_back(draft, owners[0], name, portions)
         draft.targets += _unread(draft, portions)
         _copy_what_waits(draft)
@@ -70,10 +70,10 @@ class Update(Kernel):
 
 def _copy_what_waits(draft: Draft) -> None:
     """Copy what waits for reduced gradients. Its writes wait until all operations that can fail have run."""
-    step = draft.step
-    effects = draft.after_update.intersection([*step.touches, *step.item.targets])
+    step, waiting = draft.step, draft.placement.after_update(draft.step)
+    effects = waiting.intersection([*step.touches, *step.item.targets])
     for replica in draft.active_replicas:
-        for name in step.in_order(step.cone(effects) & draft.after_update):
+        for name in step.in_order(step.cone(effects) & waiting):
             copy = copy_node(draft, replica, name)
             if name in effects:
                 draft.editor.control(copy, draft.barriers[step.occurrences[-1]])
@@ -115,7 +115,7 @@ def _hand_back(draft: Draft, owner: Owner, name: str, portions: Portions) -> Non
         draft.returned[name] = _gradient(draft, owner, name)
         return
     copy = _copied(portions.home(owner, name), name)
-    used = [source for node in draft.after_update for source in naming.data_inputs(step.nodes[node])]
+    used = [source for node in draft.placement.after_update(step) for source in naming.data_inputs(step.nodes[node])]
     for source in (*used, *step.item.outputs):
         node, output = naming.split(source)
         if node == name:
