@@ -1,4 +1,4 @@
-"""Kernel, and the runner that applies kernels in order and checks the graph after each.
+"""Kernel, and the runner that applies kernels in order.
 
 In: a draft and kernels. Out: a `Change` for each kernel; the kernels have added nodes to the draft::
 
@@ -6,7 +6,8 @@ In: a draft and kernels. Out: a `Change` for each kernel; the kernels have added
 
 A kernel is a small frozen value. Its fields are its options. `apply` adds nodes to a draft, the graph of one step for
 all replicas. No kernel changes the captured step. A kernel declares the fields of the draft that it needs and the
-fields that it provides. The runner raises an error if the kernel fills another field, or if the order is wrong.
+fields that it provides. The runner raises an error if the kernel fills another field, or if the order is wrong. The
+finished graph is checked as a whole (`Editor.graph_def`).
 """
 
 from abc import ABC, abstractmethod
@@ -78,7 +79,7 @@ class Change:
 
 
 def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
-    """Apply kernels in order, and check the graph after each. An error says which kernels have already run.
+    """Apply kernels in order. An error says which kernels have already run.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
@@ -96,7 +97,6 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
         fields = _sizes(draft)
         try:
             kernel.apply(draft)
-            draft.editor.check()
             _require_declared(kernel, fields, _sizes(draft))
         except (AutodistError, KeyError, ValueError) as error:
             done = ", ".join(change.kernel for change in changes) or "none"
