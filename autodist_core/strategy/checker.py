@@ -45,7 +45,7 @@ def violations(strategy: Strategy, graph_item: GraphItem, resource_spec: Resourc
     []
     >>> strategy.node_config[0].PSSynchronizer.staleness = -1
     >>> violations(strategy, item, spec)
-    ["'w': PSOptions(staleness=-1): staleness is at least 0."]
+    ["'w': PSOptions(staleness=-1): staleness is an integer from 0 to 2147483647."]
     """
     return list(_Checker(strategy, graph_item, resource_spec).run())
 

@@ -23,7 +23,7 @@ REFUSED = {
     "PS(stalenes=1)": "PS(stalenes=1): unknown option. Did you mean 'staleness'? Known: local_proxy_variable, sync, "
     "staleness.",
     "PSS(staleness=1)": "unknown strategy 'PSS'. Did you mean 'PS'? Known: " + ", ".join(BUILDERS) + ".",
-    "AllReduce(chunk_size='x')": "AllReduce(chunk_size='x'): chunk_size is an integer. Received: str.",
+    "AllReduce(chunk_size='x')": "AllReduce(chunk_size='x'): chunk_size is an integer from 1 to 2147483647.",
 }
 
 
