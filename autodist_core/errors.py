@@ -254,8 +254,8 @@ def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
 def amount(count: int | str, one: str, several: str = "") -> str:
     """Return a number with the words for one thing, or for several: by default the same words with an s.
 
-    >>> amount(1, "step"), amount(0, "step"), amount("8.4 M", "parameter"), amount(1, "node is", "nodes are")
-    ('1 step', '0 steps', '8.4 M parameters', '1 node is')
+    >>> amount(1, "step"), amount(0, "step"), amount("8,400", "parameter"), amount(1, "node is", "nodes are")
+    ('1 step', '0 steps', '8,400 parameters', '1 node is')
     """
     return f"{count} {one if str(count) == '1' else several or f'{one}s'}"
 

@@ -47,9 +47,9 @@ class DistributedModel(Forwarding):
         resource_spec: The devices: a path to a YAML file, a dict, a `ResourceSpec`, or None for this machine.
         strategy: A strategy builder, its name, a finished `Strategy`, or None for all-reduce (dense variables) and
             parameter servers (sparse ones).
-        share_memory: Whether replicas on CPU devices of one machine compute on one copy of the weights and update it
-            once. `False` gives every replica its own, as on separate devices; None does so only where the strategy
-            needs it, for a compressor, staleness or asynchronous updates.
+        share_memory: Whether replicas on CPU devices of one machine may compute on one copy of the weights and update
+            it once. `False` gives every replica its own, as on separate devices; otherwise only a strategy that needs
+            it does, for a compressor, staleness or asynchronous updates.
         fused_kernels: Whether an optimizer (SGD, Adam, AdamW and others) and batch normalization compute in
             TensorFlow's kernel where one has their formula. It is faster, and gives the same numbers up to rounding.
             None means True for several replicas and False for one, which then equals plain Keras bit by bit.

@@ -1,7 +1,7 @@
 """Variables that kernels add to a step: they keep a tensor from one step to the next.
 
-In: nothing; compressors make these values. Out: variables for the session to create, and new values for the kernel
-`Residuals` to write. For a compressor with error feedback, on each replica::
+In: nothing; compressors make these values. Out: variables for the session to create, to which the kernel `Update`
+writes. For a compressor with error feedback, on each replica::
 
     compressor/error/dense/kernel@replica1 : float32[784,128]
 """
@@ -41,19 +41,3 @@ class AddedVariable:
 
     def __str__(self) -> str:
         return f"{self.name} : {self.dtype}[{','.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True)
-class NewValue:
-    """A new value of an added variable: a tensor of the graph, written with the update of an occurrence.
-
-    >>> from autodist_core.kernel.example import example_draft
-    >>> from autodist_core.strategy import AllReduce
-    >>> new = example_draft(AllReduce(compressor="HorovodCompressorEF"), before="Barriers").new_values[0]
-    >>> print(f"{new.variable} = {new.value}")
-    compressor/error/kernel@replica0 : float32[3,1] = sent/0/kernel/replica0/left/Merge
-    """
-
-    variable: AddedVariable
-    value: str
-    occurrence: int

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from autodist_core.kernel.added_variables import AddedVariable, NewValue
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.analysis.factored import AT_ONCE_IN_AGENTS, factored
 from autodist_core.kernel.analysis.products import Product, gradient_products, weight_products
 from autodist_core.kernel.placement.placement import Copy, Placement, Replica
@@ -91,8 +91,8 @@ class Draft:
     """How many of these sum a bucket of dense gradients."""
     added: list[AddedVariable] = field(default_factory=list)
     """The variables that kernels added."""
-    new_values: list[NewValue] = field(default_factory=list)
-    """The new values of these variables, to be written together with the update."""
+    new_values: list[tuple[AddedVariable, str, int]] = field(default_factory=list)
+    """The new values of these variables, each a tensor, and the occurrence with whose update it is written."""
     barriers: dict[int, str] = field(default_factory=dict)
     """The node for which every write of an update waits, by occurrence."""
     returned: dict[str, str] = field(default_factory=dict)
@@ -130,16 +130,6 @@ class Draft:
         )
         draft.gradient_products, draft.factored = draft.gradient_products | travelling, frozenset(travelling)
         return draft
-
-    @property
-    def after_update(self) -> frozenset[str]:
-        """The captured nodes that wait for reduced gradients; none for loose replicas, which use their own."""
-        return self.placement.after_update(self.step)
-
-    @property
-    def handed_back(self) -> tuple[str, ...]:
-        """The captured nodes whose values the update hands back to nodes after the update, and to results."""
-        return self.placement.handed_back(self.step)
 
     def stands(self, replica: Replica) -> bool:
         """Whether a replica stands for others, on other machines. It has all operations that any of these has."""
@@ -203,6 +193,17 @@ class Draft:
         dtype = tf.as_dtype(self.step.variables[variable].dtype)
         inputs = [self.handle(variable, copy), value]
         self.targets.append(self.editor.add("AssignVariableOp", name, inputs, copy.device, order, dtype=dtype))
+
+    def kept(self, added: AddedVariable) -> str:
+        """Return the handle of an added variable, and add it if it is not there."""
+        name = f"kept/{naming.safe(added.name)}"
+        if name not in self.editor:
+            self.added.append(added)
+            self.editor.add(
+                "VarHandleOp", name, device=added.device, dtype=tf.as_dtype(added.dtype),
+                shape=tf.TensorShape(added.shape), shared_name=added.name,
+            )
+        return name
 
     def spec(self, variable: str) -> tf.TensorSpec:
         """Return the shape and the type of a variable."""

@@ -38,7 +38,7 @@ class Send(Kernel):
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import PS
-    >>> draft = example_draft(PS(staleness=2), before="Residuals")
+    >>> draft = example_draft(PS(staleness=2), before="Update")
     >>> Send().apply(draft)
     >>> list(draft.editor["send/replica1"].input)
     ['queue/replica1', 'weighted/replica1/0/kernel', '^barrier/0']

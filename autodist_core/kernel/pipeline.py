@@ -7,9 +7,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     AllReduceSynchronizer: no change
     PSSynchronizer: AddN: 0 -> 2, AssignVariableOp: 0 -> 4, ReadVariableOp: 4 -> 6, VarHandleOp: 4 -> 6
     Barriers: NoOp: 0 -> 3
-    Residuals: no change
     Update: AssignSubVariableOp: 0 -> 2, Const: 20 -> 22, Mul: 8 -> 10
-    AfterUpdate: no change
     StateCombiner: no change
     Outputs: AddV2: 4 -> 5, Const: 22 -> 24, ExpandDims: 0 -> 1, Identity: 4 -> 5, Mul: 10 -> 11, Pack: 0 -> 2, ...
     Order: NoOp: 3 -> 4
@@ -29,7 +27,6 @@ from autodist_core.kernel.alike import STANDING, Alike, Kind, NotAlikeError, Rep
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factors
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Change, Kernel, run
-from autodist_core.kernel.passes.after_update import AfterUpdate
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.compile import Compile
 from autodist_core.kernel.passes.lookups_together import LookupsTogether
@@ -38,7 +35,6 @@ from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
 from autodist_core.kernel.passes.random_streams import follows_from_number
 from autodist_core.kernel.passes.replicator import Replicator
-from autodist_core.kernel.passes.residuals import Residuals
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.passes.update import Update
@@ -48,8 +44,8 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 
 PIPELINE: tuple[Kernel, ...] = (
-    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Residuals(), Update(), AfterUpdate(),
-    StateCombiner(), Outputs(), Order(), NumbersTogether(), LookupsTogether(), Compile(),
+    Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Update(), StateCombiner(), Outputs(),
+    Order(), NumbersTogether(), LookupsTogether(), Compile(),
 )
 
 

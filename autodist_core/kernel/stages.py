@@ -10,6 +10,7 @@ Loose replicas have a graph each for five purposes (`loose_graphs.py`). The stag
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tensorflow.core.framework.tensor_pb2 import TensorProto
@@ -73,8 +74,7 @@ def _of_pipeline(split: GraphItem, placement: Placement) -> Iterator[GraphStage]
 
 
 def _of_loose(item: GraphItem, placement: Placement) -> Iterator[GraphStage]:
-    bound = placement.loose.steps if placement.loose else None
-    replicas = range(1 if bound is None else len(placement.replicas))
+    replicas = range(1 if placement.loose == inf else len(placement.replicas))
     for name, graph in (
         ("follow", loose.following(item, placement, 0)), ("compute", loose.computing(item, placement, 0)),
         ("update", loose.updating(item, placement, replicas)), ("discard", loose.discarding(item, placement, 0)),

@@ -25,7 +25,7 @@ class AutoDist:
         resource_spec: The devices: a path to a YAML file, a dict, a `ResourceSpec`, or None for this machine.
         strategy: A strategy builder, its name, a finished `Strategy`, or None for all-reduce (dense variables) and
             parameter servers (sparse ones).
-        share_memory: Whether replicas on CPU devices of one machine compute on one copy of the weights.
+        share_memory: Whether replicas on CPU devices of one machine may compute on one copy of the weights.
         on_failure: What happens when another machine is lost: "raise", "restart" or "shrink".
         lost_after: Seconds of silence after which another machine counts as lost.
         tunnelled: Whether all data between machines goes through ssh and this program.

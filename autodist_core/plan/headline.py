@@ -1,7 +1,7 @@
 """The line that a training says once: how a batch is divided, how many parameters there are, and what travels.
 
 In: the slices of the first batch, the plans of the variables as the step carries them out, and the number of buckets of
-the step's graph. Out: text such as `256 per step = 4 x 64 on 2 machines; 8.4 M parameters; 32.0 MiB per step in 9
+the step's graph. Out: text such as `256 per step = 4 x 64 on 2 machines; 8,400,000 parameters; 32.0 MiB per step in 9
 buckets`.
 """
 
@@ -33,34 +33,20 @@ def headline(
     >>> from autodist_core.strategy.synchronizers import AllReducePlan
     >>> plans = [VariablePlan(Variable("kernel", (2000, 4200), "float32"), AllReducePlan())]
     >>> headline([64, 64, 64, 64], ["a:CPU:0", "a:CPU:1", "b:CPU:0", "b:CPU:1"], plans, (0, 0, 2, 2), buckets=9)
-    '256 per step = 4 x 64 on 2 machines; 8.4 M parameters; 32.0 MiB per step in 9 buckets'
+    '256 per step = 4 x 64 on 2 machines; 8,400,000 parameters; 32.0 MiB per step in 9 buckets'
     >>> headline([4, 3, 3], ["a:CPU:0", "a:CPU:1", "a:CPU:2"], plans, (0, 0, 0))
-    '10 per step = 1 x 4 + 2 x 3 on 1 machine; 8.4 M parameters; nothing travels between the replicas'
+    '10 per step = 1 x 4 + 2 x 3 on 1 machine; 8,400,000 parameters; nothing travels between the replicas'
     >>> headline([64, 64], ["a:CPU:0", "b:CPU:0"], plans, factored={"kernel": [24_800]})
-    '128 per step = 2 x 64 on 2 machines; 8.4 M parameters; 1.5 MiB per step, with the factors of 1 gradient'
+    '128 per step = 2 x 64 on 2 machines; 8,400,000 parameters; 1.5 MiB per step, with the factors of 1 gradient'
     """
     machines = list(dict.fromkeys(DeviceSpec.parse(name).address for name in replicas))
     on = f"on {amount(len(machines), 'machine')}"
     parameters = sum(prod(plan.variable.shape) for plan in plans)
-    parts = [f"{_divided(slices, len(replicas))} {on}", f"{amount(counted(parameters), 'parameter')}"]
+    parts = [f"{_divided(slices, len(replicas))} {on}", f"{amount(f'{parameters:,}', 'parameter')}"]
     if len(replicas) > 1:
         travelling = replicas, machines, plans, memories, times or {}, buckets, sum(slices), factored or {}
         parts.append(_travelling(*travelling))
     return "; ".join(parts)
-
-
-def counted(number: int) -> str:
-    """Return a number with at most one digit behind the point.
-
-    >>> counted(81), counted(5_826), counted(8_400_000), counted(999_960)
-    ('81', '5.8 k', '8.4 M', '1.0 M')
-    """
-    if number < 1000:
-        return f"{number}"
-    size, units = number / 1000, ["k", "M", "G"]
-    while size >= 999.95 and len(units) > 1:
-        size, units = size / 1000, units[1:]
-    return f"{size:.1f} {units[0]}"
 
 
 def _divided(slices: Sequence[int], replicas: int) -> str:

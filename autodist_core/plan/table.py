@@ -6,7 +6,7 @@ A CompiledStrategy comes in, and a `PlanTable` goes out, from which `text` and `
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from autodist_core.errors import amount
 from autodist_core.plan.memory import DeviceMemory, together
@@ -130,7 +130,7 @@ def plan_table(
             plan.variable.byte_size,
             0 if shared else sent(plan),
             {MEMORY: DeviceBytes(plan.variable.byte_size)} if shared else _bytes_by_device(plan, holders),
-            plan.builder_note if shared else plan.note,
+            plan.note,
         )
         for plan in compiled.variables
     )
@@ -229,11 +229,10 @@ def _notes(strategy: CompiledStrategy, as_factors: Collection[str]) -> Iterator[
     in_step = [name for name, synchronizer in pieces if not allows_lead(synchronizer)]
     if lead and strategy.in_step_reason:
         yield f"exact after all: {strategy.in_step_reason}, so the replicas keep in step"
-    elif lead and lead.steps is None:
+    elif lead == inf:
         yield f"{INEXACT}: asynchronous updates (sync=False) use gradients of older weights"
     elif lead:
-        old = amount(lead.steps or 0, "step")
-        yield f"{INEXACT}: staleness={lead.steps} lets a replica compute on weights up to {old} old"
+        yield f"{INEXACT}: staleness={lead} lets a replica compute on weights up to {amount(f'{lead}', 'step')} old"
     elif len(in_step) < len(pieces):
         yield f"staleness and sync=False have no effect: {in_step[0]} keeps the replicas in step"
     for name, sent in _sent_by_compressors(strategy.variables, as_factors).items():

@@ -81,10 +81,10 @@ def planned(
             "strategy has it)"
         )
     shown = {plan.variable.name for plan in strategy.variables}
-    lines += [f"{name} stays whole: {why} needs all of it" for name, why in arranged.whole.items() if name in shown]
-    mirrored = arranged.partitioner.mirrored.items()
+    whole, mirrored = arranged.partitioner.whole.items(), arranged.partitioner.mirrored.items()
+    lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole if name in shown]
     lines += [f"{name} keeps its mirrors: {why} needs them" for name, why in mirrored if name in shown]
-    if arranged.shares_by_machine:
+    if not shares and len(set(arranged.memories)) < len(arranged.memories):
         lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
     if assumed:
         lines.append(assumed)

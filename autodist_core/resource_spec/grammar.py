@@ -57,25 +57,13 @@ def load(path: Path) -> Any:
     autodist_core.errors.ResourceSpecError: /missing/cluster.yml: there is no such file (looked in /missing).
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except IsADirectoryError:
-        raise ResourceSpecError(f"{path} is a directory. Name the YAML file in it.") from None
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader: it makes plain values only
     except FileNotFoundError:
         # The endings of all names are alike, and would make any two short names similar.
         names = {other.stem: other.name for other in sorted(path.parent.glob("*.y*ml"))}
         close = nearest(path.stem, names)
         near = f" Did you mean '{names[close]}'?" if close is not None else ""
         raise ResourceSpecError(f"{path}: there is no such file (looked in {path.parent.resolve()}).{near}") from None
-    except OSError as error:
-        raise ResourceSpecError(f"{path} cannot be read: {error.strerror}. Check its permissions.") from None
-    except UnicodeDecodeError:
-        raise ResourceSpecError(
-            f"{path} is not text in UTF-8. Name the YAML file that describes the cluster."
-        ) from None
-    except ValueError as error:
-        raise ResourceSpecError(f"{str(path)!r} is no path: {error}. Name the YAML file of the cluster.") from None
-    try:
-        return yaml.load(text, _Loader)  # the loader is a SafeLoader: it makes plain values only
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -83,10 +71,12 @@ def load(path: Path) -> Any:
         raise ResourceSpecError(f"{path}{where}: this is not valid YAML: {problem}. Correct that line.") from None
     except RecursionError:
         raise ResourceSpecError(f"{path} is nested too deeply to be a cluster. Write it as the README shows.") from None
-    except (ValueError, KeyError, OverflowError) as error:
-        # An impossible date, or a value that does not fit its tag, such as !!int.
-        problem = f"it holds a value that YAML cannot read ({error})"
-        raise ResourceSpecError(f"{path}: {problem}. Put text in quotes, and leave tags (!!) out.") from None
+    except (OSError, ValueError, KeyError, OverflowError) as error:
+        # No path or no text, an impossible date, or a value that does not fit its tag, such as !!int.
+        raise ResourceSpecError(
+            f"{str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}. Name a file that may be read "
+            "and is YAML in UTF-8. Put text in quotes there, and leave tags (!!) out."
+        ) from None
 
 
 def parse(content: Any, source: str) -> tuple[tuple[Node, ...], tuple[SSHGroup, ...]]:
@@ -118,16 +108,8 @@ def parse(content: Any, source: str) -> tuple[tuple[Node, ...], tuple[SSHGroup, 
 
 def _shown(value: Any) -> str:
     """A value and its type, as an error shows it."""
-    kinds = {
-        bool: "true or false",
-        int: "an integer",
-        float: "a number",
-        str: "text",
-        list: "a list",
-        dict: "a mapping",
-    }
     text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({kinds.get(type(value), type(value).__name__)})"
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
 
 class _Reader:
@@ -159,25 +141,15 @@ class _Reader:
         return value.strip()
 
     def indices(self, key: str, value: Any) -> tuple[int, ...]:
-        wanted = "a list of device indices such as [0, 1], or their number such as 2"
-        if isinstance(value, int) and not isinstance(value, bool):
-            if value < 0:
-                self.fail(key, value, f"{wanted}; it cannot be negative")
-            if value > _MOST_DEVICES:
-                self.fail(key, value, f"{wanted}; a machine has {_MOST_DEVICES} at most")
-            return tuple(range(value))
-        if not isinstance(value, list | tuple) or not all(type(index) is int for index in value):
-            self.fail(key, value, wanted)
-        for index in value:
-            if index < 0:
-                raise ResourceSpecError(f"{self.whose}: '{key}' holds the index {index}. Indices begin at 0.")
-            if index >= _MOST_DEVICES:
-                raise ResourceSpecError(
-                    f"{self.whose}: '{key}' holds the index {_shown(index)}. Indices end at {_MOST_DEVICES - 1}."
-                )
-            if value.count(index) > 1:
-                raise ResourceSpecError(f"{self.whose}: '{key}' holds the index {index} twice. Name each device once.")
-        return tuple(value)
+        listed = range(value) if type(value) is int and 0 <= value <= _MOST_DEVICES else value
+        if (
+            not isinstance(listed, list | tuple | range)
+            or not all(type(index) is int and 0 <= index < _MOST_DEVICES for index in listed)
+            or len(set(listed)) < len(listed)
+        ):
+            wanted = f"a list of different device indices such as [0, 1], each below {_MOST_DEVICES}"
+            self.fail(key, value, f"{wanted}, or their number such as 2")
+        return tuple(listed)
 
 
 def _node(item: Any, position: int, count: int, groups: Mapping[str, SSHGroup], source: str) -> Node:

@@ -16,6 +16,7 @@ Without a bound, each replica's gradients are an update of their own, as soon as
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import inf
 from threading import Condition
 from typing import Any
 
@@ -52,7 +53,7 @@ class LooseStep(SessionStep):
         self._session = session
         self._prefix = prefix
         self._slicer = BatchSlicer(item)
-        self._bound: int | None = session.placement.loose.steps
+        self._bound: int | None = None if session.placement.loose == inf else session.placement.loose
         self._progress = Progress()
         self._threads = [ThreadPoolExecutor(1, f"autodist-{replica.name}") for replica in session.placement.replicas]
         self._running: list[tuple[int, Future[list[Any]]]] = []

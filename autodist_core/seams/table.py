@@ -9,7 +9,7 @@ Code that uses one of these names imports the seam and calls `get()`, which impo
 
 from functools import cache
 
-from autodist_core.seams.seam import AT_USE, BEHAVIOUR, STORED, Seam, examine
+from autodist_core.seams.seam import Seam, examine
 
 
 @cache
@@ -19,14 +19,6 @@ def check() -> None:
     >>> check()
     """
     examine(TABLE, "tensorflow")
-
-
-def _draws_have_seeds() -> str:
-    definition = OP_DEF.get()("RandomUniform")
-    attributes = {attribute.name for attribute in definition.attr} if definition is not None else set()
-    if "seed2" in attributes and definition.is_stateful:
-        return ""
-    return "RandomUniform is not a stateful operation with an attribute seed2"
 
 
 _DATASET = "tensorflow.data.Dataset"
@@ -73,42 +65,32 @@ STOP_TAPES = Seam(_TAPES, "TFE_Py_TapeSetStopOnThread", "tracing a function that
 TAPE_RECORDS = Seam(
     "tensorflow.python.eager.record", "could_possibly_record", "refusing a gradient of a marked function",
 )
-CALLABLE = Seam(
-    "tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session",
-    parameters=("self", "callable_options"),
-)
+CALLABLE = Seam("tensorflow.compat.v1.Session", "_make_callable_from_options", "running a step in a session")
 EAGER_CONTEXT = Seam("tensorflow.python.eager.context", "context", "giving TensorFlow the functions of a step")
 XSPACE = Seam("tensorflow.tsl.profiler.protobuf.xplane_pb2", "XSpace", "measuring the operations of a step")
 _LOOKS = "seeing looks at variables"
-CALL_FUNCTION = Seam(
-    "tensorflow.python.eager.context.Context", "call_function", _LOOKS,
-    parameters=("self", "name", "tensor_inputs", "num_outputs"),
-    callers=("tensorflow.python.eager.polymorphic_function.atomic_function.AtomicFunction.call_flat",),
-)
-CREATE_ITERATOR = Seam(
-    "tensorflow.python.data.ops.iterator_ops.OwnedIterator", "_create_iterator", _LOOKS, parameters=("self", "dataset"),
-    callers=("__init__",),
-)
+CALL_FUNCTION = Seam("tensorflow.python.eager.context.Context", "call_function", _LOOKS)
+CREATE_ITERATOR = Seam("tensorflow.python.data.ops.iterator_ops.OwnedIterator", "_create_iterator", _LOOKS)
 _SERVERS = "tensorflow.python.training.server_lib"
 SERVER = Seam(_SERVERS, "Server", "TensorFlow's server on each node")
 CLUSTER_SPEC = Seam(_SERVERS, "ClusterSpec", "TensorFlow's server on each node")
 TAPE_IS_SEEN = Seam(
-    "tensorflow", "what a tape makes remembers the function that computed it", "recognising gradients", AT_USE,
+    "tensorflow", "what a tape makes remembers the function that computed it", "recognising gradients", at_use=True,
 )
 GRAPH_IS_FOUND = Seam(
     "tensorflow", "the graph of a nested function is found by its name", "following gradients into nested functions",
-    AT_USE,
+    at_use=True,
 )
 HANDLE_IS_READ = Seam(
-    "tensorflow", "an operation on a variable asks for its handle, or for its _handle", _LOOKS, AT_USE,
+    "tensorflow", "an operation on a variable asks for its handle, or for its _handle", _LOOKS, at_use=True,
 )
 CUSTOM_GRADIENT_IS_NAMED = Seam(
     "tensorflow", "a custom gradient is an IdentityN that names it in _gradient_op_type",
-    "releasing the graphs of traced steps", AT_USE,
+    "releasing the graphs of traced steps", at_use=True,
 )
 SEED_GENERATOR = Seam(
     "tensorflow", "the state of an iterator of a shuffle has the numbers that its generator of seeds has drawn",
-    "the order of a dataset after a failure", AT_USE,
+    "the order of a dataset after a failure", at_use=True,
 )
 
 TABLE: tuple[Seam, ...] = (
@@ -116,33 +98,20 @@ TABLE: tuple[Seam, ...] = (
     FUNC_GRAPH, GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
     RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
-    Seam(
-        "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", _LOOKS, STORED,
-        callers=("handle",),
-    ),
     Seam(_DATASET, "_inputs", _LOOKS),
     Seam(_DATASET, "_functions", _LOOKS),
     Seam("tensorflow.python.data.ops.structured_function.StructuredFunctionWrapper", "function", _LOOKS),
-    Seam("tensorflow.python.framework.registry.Registry", "_registry", "releasing the graphs of traced steps", STORED),
     Seam(_FUNC_GRAPH, "captures", "finding the variables and tables of a step"),
     Seam(_FUNC_GRAPH, "variables", "finding the variables of a step"),
     Seam(_FUNC_GRAPH, "outer_graph", "telling where a loss or a gradient is computed"),
-    Seam(_FUNC_GRAPH, "control_outputs", "running the side effects of a step", STORED),
-    Seam(_FUNC_GRAPH, "inputs", "following gradients into nested functions", STORED),
-    Seam(_FUNC_GRAPH, "outputs", "following gradients into nested functions", STORED),
     Seam("tensorflow.python.autograph.impl.api", "_attach_error_metadata", _USERS_LINE),
-    Seam("tensorflow.python.autograph.pyct.error_utils.ErrorMetadataBase", "translated_stack", _USERS_LINE, STORED),
     Seam("tensorflow.Operation", "traceback", "recognising gradients"),
     Seam("tensorflow.Operation", "op_def", "telling stateful operations from others"),
     Seam("tensorflow.Operation", "node_def", "reading the attributes of operations"),
     Seam("threading", "_DummyThread", "letting TensorFlow's own threads see a model's state without waiting"),
-    Seam(
-        "tensorflow", "stateful draws have an attribute seed2", "giving each replica random numbers of its own",
-        BEHAVIOUR, probe=_draws_have_seeds,
-    ),
     TAPE_IS_SEEN, GRAPH_IS_FOUND, HANDLE_IS_READ, CUSTOM_GRADIENT_IS_NAMED, SEED_GENERATOR,
     Seam(
         "tensorflow", "calls say which variables they only read (_read_only_resource_inputs)",
-        "the ordering of reads and writes", AT_USE,
+        "the ordering of reads and writes", at_use=True,
     ),
 )

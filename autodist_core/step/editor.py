@@ -17,7 +17,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 
 from autodist_core.errors import KernelError
 from autodist_core.seams.table import OP_DEF
-from autodist_core.step.graph_check import GraphCheck
+from autodist_core.step.graph_check import require_order, sources_of
 from autodist_core.step.naming import BRANCH, MARKS, ORDER, UPDATE, node_of, split, tensor
 
 
@@ -72,12 +72,10 @@ class NodeEdit:
     ['positive']
     """
 
-    def __init__(
-        self, node: node_def_pb2.NodeDef, add: Callable[..., str], changed: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, node: node_def_pb2.NodeDef, add: Callable[..., str]) -> None:
         self.node = node
         """The node, for reading only. Change it with the methods."""
-        self._add, self._changed = add, changed
+        self._add = add
 
     def add(self, op: str, name: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
         """Add a node with one output to the same graph or body, and return the name by which other nodes read it."""
@@ -90,7 +88,6 @@ class NodeEdit:
     def set_input(self, position: int, source: str) -> None:
         """Replace the input at a position."""
         self.node.input[position] = source
-        self._changed()
 
     def set_op(self, op: str) -> None:
         """Replace the op of the node, or the function that the node calls."""
@@ -115,7 +112,6 @@ class Editor:
 
     def __init__(self, library: Any = None, versions: Any = None) -> None:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
-        self._checks = GraphCheck(self._nodes)
         self._library = library
         self._versions = versions
         self._functions: dict[str, function_pb2.FunctionDef] = {}
@@ -168,7 +164,6 @@ class Editor:
         if node.name in self._nodes:
             raise KernelError(f"two nodes are called {node.name!r}: {self._nodes[node.name].op} and {node.op}.")
         self._nodes[node.name] = node
-        self._checks.changed(node.name)
 
     def add(
         self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
@@ -228,7 +223,6 @@ class Editor:
         node.op = op or node.op
         if inputs is not None:
             node.input[:] = list(inputs)
-            self._checks.changed(name)
         for key in drop:
             del node.attr[key]
         for key, value in attrs.items():
@@ -237,7 +231,7 @@ class Editor:
     def edit(self, name: str) -> NodeEdit:
         """Return the edit of a node of this graph. Nodes that the edit adds run on the device of the node."""
         node = self._nodes[name]
-        return NodeEdit(node, partial(self.add, device=node.device), partial(self._checks.changed, name))
+        return NodeEdit(node, partial(self.add, device=node.device))
 
     def copy_function(
         self, function: function_pb2.FunctionDef, name: str, change: Callable[[NodeEdit], None]
@@ -281,7 +275,6 @@ class Editor:
         """Remove nodes. The nodes that read them must be changed."""
         for name in names:
             del self._nodes[name]
-            self._checks.removed(name)
 
     def trace(
         self, prefix: str, function: Callable[..., Any], inputs: Mapping[str, tf.TypeSpec], device: str = ""
@@ -324,7 +317,6 @@ class Editor:
     def control(self, node: str, *before: str) -> None:
         """Add control inputs: the node runs after the nodes in `before`."""
         inputs = self._nodes[node].input
-        self._checks.changed(node)
         present = set(inputs)
         inputs.extend(f"^{name}" for name in dict.fromkeys(before) if name != node and f"^{name}" not in present)
 
@@ -340,12 +332,8 @@ class Editor:
         """Return the number of nodes of each op."""
         return dict(Counter(node.op for node in self))
 
-    def check(self) -> None:
-        """Raise a KernelError if no node produces some input of a node that has changed since the last check."""
-        self._checks.require_inputs()
-
     def sources(self) -> Mapping[str, frozenset[str]]:
-        """Check the graph, and return the nodes that each node reads or awaits.
+        """Return the nodes that each node reads or awaits; raise a KernelError if no node produces some input.
 
         >>> graph = Editor()
         >>> first = graph.add("NoOp", "first")
@@ -353,15 +341,14 @@ class Editor:
         >>> graph.sources()["second"]
         frozenset({'first'})
         """
-        self.check()
-        return self._checks.sources
+        return sources_of(self._nodes)
 
     def graph_def(self, captured: bool = False) -> graph_pb2.GraphDef:
         """Return the graph; raise a KernelError if no node produces some input, or if the graph has a cycle.
 
         With `captured`, the nodes keep their marks, as in a captured step.
         """
-        self._checks.require_order()
+        require_order(self.sources())
         graph = graph_pb2.GraphDef()
         if self._library is not None:
             graph.library.CopyFrom(self._library)

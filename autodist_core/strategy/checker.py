@@ -5,15 +5,23 @@ strategy cannot be carried out. The compiler raises all of them at once.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.strategy.options import AllReduceOptions, PSOptions
 from autodist_core.strategy.partition import PartitionerConfig
 from autodist_core.strategy.strategy import Strategy
-from autodist_core.strategy.synchronizers import COMPRESSORS, HALF_PRECISION, SPECS, WIRE_DTYPES, destinations
+from autodist_core.strategy.synchronizers import (
+    BUCKET_BYTES,
+    COMPRESSORS,
+    POWER_SGD_RANK,
+    SPECS,
+    WIRE_DTYPES,
+    destinations,
+)
 
 Node = strategy_pb2.Strategy.Node
 
@@ -37,7 +45,7 @@ def violations(strategy: Strategy, graph_item: GraphItem, resource_spec: Resourc
     []
     >>> strategy.node_config[0].PSSynchronizer.staleness = -1
     >>> violations(strategy, item, spec)
-    ["'w': staleness is -1. It is a number of steps, 0 or more."]
+    ["'w': PSOptions(staleness=-1): staleness is an integer from 0 to 2147483647."]
     """
     return list(_Checker(strategy, graph_item, resource_spec).run())
 
@@ -51,19 +59,6 @@ class _Checker:
         self.variables = graph_item.trainable_var_op_to_var
         self.devices = dict(resource_spec.devices)
         self.source = resource_spec.source
-        # A piece is a shard, or a variable that is not partitioned. There are at most as many groups as pieces.
-        self.pieces = sum(len(node.part_config) or self.shards(node) for node in strategy.node_config)
-
-    def shards(self, node: Node) -> int:
-        """The number of shards that a node makes of its variable; 1 if the variable cannot be partitioned like that."""
-        variable = self.variables.get(variable_name(node.var_name))
-        try:
-            config = PartitionerConfig(partition_str=node.partitioner) if node.partitioner else None
-        except StrategyError:
-            return 1
-        if config is None or variable is None or any(self.partition("", config, variable)):
-            return 1
-        return config.num_shards
 
     def run(self) -> Iterator[str]:
         yield from self.replicas(self.strategy.graph_config.replicas)
@@ -192,13 +187,10 @@ class _Checker:
             )
         for name in dict.fromkeys(places):
             yield from self.destination(f"{whose}: reduction destination '{name}'", name)
-        if ps.staleness < 0:
-            yield f"{whose}: staleness is {ps.staleness}. It is a number of steps, 0 or more."
-        elif ps.staleness and not ps.sync:
-            yield (
-                f"{whose}: staleness={ps.staleness} with sync=False: staleness bounds a synchronous run. "
-                "Set sync=True or staleness=0."
-            )
+        try:
+            PSOptions(ps.local_replication, ps.sync, ps.staleness)
+        except StrategyError as error:
+            yield f"{whose}: {error}"
 
     @property
     def cpus(self) -> list[str]:
@@ -213,33 +205,15 @@ class _Checker:
             yield f"{whose} is neither a CPU device nor a replica's, and reductions run on those. Known: {known}."
 
     def all_reduce(self, whose: str, reduce: synchronizers_pb2.AllReduceSynchronizer) -> Iterator[str]:
-        if reduce.spec not in SPECS:
-            yield f"{whose}: unknown all-reduce spec {reduce.spec}. Known: {_numbered(SPECS)}."
-        if reduce.compressor not in COMPRESSORS:
-            yield f"{whose}: unknown compressor {reduce.compressor}. Known: {_numbered(COMPRESSORS)}."
-        if not 0 <= reduce.group < max(self.pieces, 1):
-            yield (
-                f"{whose}: group is {reduce.group}. This strategy has {self.pieces} variables and shards: "
-                f"a group is at least 0 and at most {max(self.pieces, 1) - 1}."
+        if reduce.group < 0:
+            yield f"{whose}: group is {reduce.group}. It is a number, 0 or more."
+        try:
+            AllReduceOptions(
+                reduce.chunk_size or 1, SPECS.get(reduce.spec, str(reduce.spec)),
+                COMPRESSORS.get(reduce.compressor, str(reduce.compressor)),
+                bucket_bytes=reduce.bucket_bytes or BUCKET_BYTES, factor_rows=reduce.factor_rows,
+                wire_dtype=WIRE_DTYPES.get(reduce.wire_dtype, str(reduce.wire_dtype)),
+                power_sgd_rank=reduce.power_sgd_rank or POWER_SGD_RANK,
             )
-        if reduce.chunk_size < 0:
-            yield f"{whose}: chunk_size is {reduce.chunk_size}. It is a number of variables; 0 leaves it to group."
-        if reduce.power_sgd_rank < 0:
-            yield f"{whose}: power_sgd_rank is {reduce.power_sgd_rank}. It is 1 or more; 0 stands for 2."
-        elif reduce.power_sgd_rank and COMPRESSORS.get(reduce.compressor) != "PowerSGDCompressor":
-            yield f"{whose}: power_sgd_rank is {reduce.power_sgd_rank} without PowerSGDCompressor. Set both or none."
-        if reduce.bucket_bytes < 0:
-            yield f"{whose}: bucket_bytes is {reduce.bucket_bytes}. It is a number of bytes; 0 stands for 4 MiB."
-        if reduce.factor_rows < 0:
-            yield f"{whose}: factor_rows is {reduce.factor_rows}. It is a number of examples; 0 stands for never."
-        if reduce.wire_dtype not in WIRE_DTYPES:
-            yield f"{whose}: unknown wire dtype {reduce.wire_dtype}. Known: {_numbered(WIRE_DTYPES)}."
-        elif reduce.wire_dtype and COMPRESSORS.get(reduce.compressor) not in HALF_PRECISION:
-            yield (
-                f"{whose}: wire_dtype is {WIRE_DTYPES[reduce.wire_dtype]} without a compressor of half precision. "
-                f"Set one of {', '.join(HALF_PRECISION)}, or leave it out."
-            )
-
-
-def _numbered(names: Mapping[int, str]) -> str:
-    return ", ".join(f"{name} ({number})" for number, name in names.items())
+        except StrategyError as error:
+            yield f"{whose}: {error}"

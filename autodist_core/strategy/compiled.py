@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import TypeGuard
 
 from autodist_core.errors import amount
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
-from autodist_core.strategy.partition import PartitionerConfig, is_prime
+from autodist_core.strategy.partition import PartitionerConfig
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan, Synchronizer, split_text
 
 
@@ -48,8 +48,8 @@ class VariablePlan:
     >>> table = Variable("table", (5, 4), "float32")
     >>> a, b = PSPlan(("a:CPU:0",)), PSPlan(("b:CPU:0",))
     >>> plan = VariablePlan(table, PSPlan(("a:CPU:0", "b:CPU:0")), 0, (Shard(0, 0, 3, a), Shard(1, 3, 2, b)))
-    >>> plan.text, plan.note
-    ('split(axis=0, shards=2) ps(a:CPU:0, b:CPU:0)', 'axis 0 is prime: split in 2 uneven shards')
+    >>> plan.text
+    'split(axis=0, shards=2) ps(a:CPU:0, b:CPU:0)'
     >>> [shape for shape, synchronizer in plan.pieces]
     [(3, 4), (2, 4)]
     >>> plan.bytes_on_servers, plan.unpartitioned({"a:CPU:0": 4}).text
@@ -61,19 +61,8 @@ class VariablePlan:
     axis: int | None = None
     """The axis along which the variable is split; ``None`` for a variable that is not partitioned."""
     shards: tuple[Shard, ...] = ()
-    builder_note: str = ""
+    note: str = ""
     """What the builder noted about this variable."""
-
-    @property
-    def note(self) -> str:
-        """What the builder noted, or else the reason why the shards have unequal sizes."""
-        if self.builder_note or self.axis is None:
-            return self.builder_note
-        entries, shards = self.variable.shape[self.axis], len(self.shards)
-        if entries % shards == 0:
-            return ""
-        reason = f"axis {self.axis} is prime" if is_prime(entries) else f"axis {self.axis} has {entries} entries"
-        return f"{reason}: split in {shards} uneven shards"
 
     def unpartitioned(self, held: Mapping[str, int]) -> VariablePlan:
         """Return the plan of the same variable in one piece, on the destination that has the fewest bytes so far."""
@@ -81,7 +70,7 @@ class VariablePlan:
         if isinstance(synchronizer, PSPlan):
             place = min(synchronizer.destinations, key=lambda name: held.get(name, 0))
             synchronizer = replace(synchronizer, destinations=(place,), gathered=False)
-        return VariablePlan(self.variable, synchronizer, builder_note=self.builder_note)
+        return VariablePlan(self.variable, synchronizer, note=self.note)
 
     @property
     def is_gathered(self) -> bool:
@@ -143,17 +132,6 @@ def common_synchronizer(synchronizers: Sequence[Synchronizer]) -> Synchronizer |
     return replace(first, destinations=places) if isinstance(first, PSPlan) else first
 
 
-@dataclass(frozen=True)
-class AllowedLead:
-    """The number of steps by which a replica may be ahead of the slowest replica; ``None`` for any number.
-
-    >>> AllowedLead(steps=2).steps
-    2
-    """
-
-    steps: int | None
-
-
 def allows_lead(synchronizer: Synchronizer) -> TypeGuard[PSPlan]:
     """Whether this synchronizer lets a replica be ahead of another one, by staleness or by asynchronous updates.
 
@@ -176,7 +154,7 @@ class CompiledStrategy:
       replica b:GPU:0
       dense/kernel : f32[3,2]  ps(a:CPU:0, staleness=2)
     >>> strategy.allowed_lead, strategy.compresses
-    (AllowedLead(steps=2), False)
+    (2, False)
     """
 
     id: str
@@ -221,16 +199,16 @@ class CompiledStrategy:
         return replace(self, variables=tuple(fitted), in_step_reason=in_step_reason)
 
     @property
-    def allowed_lead(self) -> AllowedLead | None:
-        """How far a replica may be ahead of the slowest one; ``None`` if one variable keeps all replicas in step.
+    def allowed_lead(self) -> float | None:
+        """By how many steps a replica may be ahead of the slowest one; ``None`` if a variable keeps all in step.
 
-        The smallest staleness of all synchronous variables counts.
+        The smallest staleness of all synchronous variables counts. Without one, the lead is infinite.
         """
         used = [synchronizer for plan in self.variables for _, synchronizer in plan.pieces]
         leading = [each for each in used if allows_lead(each)]
         if len(self.replicas) < 2 or not leading or len(leading) < len(used):
             return None
-        return AllowedLead(min((each.staleness for each in leading if each.sync), default=None))
+        return min((each.staleness for each in leading if each.sync), default=inf)
 
     @property
     def compresses(self) -> bool:

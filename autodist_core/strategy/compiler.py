@@ -59,7 +59,7 @@ class StrategyCompiler:
 
 def _variable_plan(node: strategy_pb2.Strategy.Node, variable: Variable, piece_numbers: Iterator[int]) -> VariablePlan:
     if not node.partitioner:
-        return VariablePlan(variable, _synchronizer(node, 0, piece_numbers), builder_note=node.note)
+        return VariablePlan(variable, _synchronizer(node, 0, piece_numbers), note=node.note)
     config = PartitionerConfig(partition_str=node.partitioner)
     sizes = shard_sizes(variable.shape[config.axis], config.num_shards)
     parts = [part if part.WhichOneof("synchronizer") else node for part in node.part_config] or [

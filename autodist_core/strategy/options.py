@@ -59,14 +59,10 @@ def check_integer(whose: str, key: str, value: object, least: int) -> None:
 
     >>> check_integer("PS", "staleness", -1, 0)
     Traceback (most recent call last):
-    autodist_core.errors.StrategyError: PS(staleness=-1): staleness is at least 0.
+    autodist_core.errors.StrategyError: PS(staleness=-1): staleness is an integer from 0 to 2147483647.
     """
-    if type(value) is not int:
-        raise StrategyError(f"{whose}({key}={value!r}): {key} is an integer. Received: {type(value).__name__}.")
-    if value < least:
-        raise StrategyError(f"{whose}({key}={value}): {key} is at least {least}.")
-    if value > _MOST:
-        raise StrategyError(f"{whose}({key}={value}): {key} is at most {_MOST}.")
+    if type(value) is not int or not least <= value <= _MOST:
+        raise StrategyError(f"{whose}({key}={value!r}): {key} is an integer from {least} to {_MOST}.")
 
 
 def _check_bool(whose: str, key: str, value: object) -> None:

@@ -21,44 +21,25 @@ class PartitionerConfig:
     ([1, 2, 1], '1,2,1', 1, 2)
     >>> PartitionerConfig(partition_list=[1, 1])
     Traceback (most recent call last):
-    autodist_core.errors.StrategyError: partitioner '1,1' splits no axis. Give one axis 2 or more shards, or leave it
-        empty.
+    autodist_core.errors.StrategyError: partitioner [1, 1]: write the number of shards along each axis, ...
     """
 
     def __init__(self, partition_list: Sequence[int] | None = None, partition_str: str | None = None) -> None:
         if (partition_list is None) == (partition_str is None):
             raise StrategyError("PartitionerConfig takes either partition_list or partition_str, and one of them only.")
-        if partition_str is not None:
-            partition_list = self._parse(partition_str)
-        assert partition_list is not None
-        if any(type(count) is not int for count in partition_list):
-            raise StrategyError(f"partitioner {list(partition_list)!r} must hold integers, one for each axis.")
-        self._counts = tuple(partition_list)
-        self._check()
-
-    @staticmethod
-    def _parse(text: str) -> list[int]:
-        parts = [part.strip() for part in text.split(",")] if isinstance(text, str) else [""]
-        # int() also accepts "+1", "1_0" and the digits of other scripts, which are refused here.
-        if not all(part.isascii() and part.removeprefix("-").isdecimal() for part in parts):
+        if partition_str is None:
+            counts = list(partition_list or ())
+        else:
+            # int() also accepts "+1", "1_0" and the digits of other scripts, which are refused here.
+            parts = [part.strip() for part in str(partition_str).split(",")]
+            counts = [int(part) if part.isascii() and part.isdecimal() else 0 for part in parts]
+        if any(type(count) is not int or count < 1 for count in counts) or sum(count > 1 for count in counts) != 1:
+            written = list(partition_list or ()) if partition_str is None else partition_str
             raise StrategyError(
-                f"partitioner {text!r} is malformed. Write the number of shards along each axis, such as '1,2,1'."
+                f"partitioner {written!r}: write the number of shards along each axis, 1 for an axis that is not "
+                "split, and 2 or more for one axis, such as '1,2,1'. Leave it empty for a variable in one piece."
             )
-        return [int(part) for part in parts]
-
-    def _check(self) -> None:
-        if any(count < 1 for count in self._counts):
-            raise StrategyError(
-                f"partitioner '{self.partition_str}': an axis has 1 shard when it is not split, and never fewer."
-            )
-        active = [axis for axis, count in enumerate(self._counts) if count > 1]
-        if not active:
-            raise StrategyError(
-                f"partitioner '{self.partition_str}' splits no axis. Give one axis 2 or more shards, or leave it empty."
-            )
-        if len(active) > 1:
-            axes = ", ".join(map(str, active))
-            raise StrategyError(f"partitioner '{self.partition_str}' splits the axes {axes}. Split one of them only.")
+        self._counts = tuple(counts)
 
     @property
     def partition_str(self) -> str:
@@ -109,15 +90,6 @@ def shard_sizes(dimension: int, shards: int) -> tuple[int, ...]:
     """
     size, larger = divmod(dimension, shards)
     return (size + 1,) * larger + (size,) * (shards - larger)
-
-
-def is_prime(number: int) -> bool:
-    """Whether a number has no divisor but 1 and itself.
-
-    >>> [number for number in range(12) if is_prime(number)]
-    [2, 3, 5, 7, 11]
-    """
-    return number > 1 and _smallest_divisor(number) == number
 
 
 def _smallest_divisor(number: int) -> int:

@@ -27,30 +27,21 @@ def read_builder(text: str | None, builders: Mapping[str, type[StrategyBuilder]]
     """
     if text is None or "(" not in text:
         return resolve(text, builders)
-    name = text.partition("(")[0].strip()
-    expected = f"Expected Name(option=value, ...), such as {name if name in builders else 'AllReduce'}(...)."
     try:
         call = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise StrategyError(f"strategy {text!r} cannot be read. {expected}") from error
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise StrategyError(f"strategy {text!r} cannot be read. {expected}")
-    known = type(resolve(call.func.id, builders))
-    if call.args or any(each.arg is None for each in call.keywords):
-        raise StrategyError(f"strategy {text!r}: every option is given by its name. {expected}")
-    options: dict[str, Any] = {}
-    for keyword in call.keywords:
-        assert keyword.arg is not None
-        if keyword.arg in options:
-            raise StrategyError(f"strategy {text!r}: option {keyword.arg!r} is given twice.")
-        try:
-            options[keyword.arg] = ast.literal_eval(keyword.value)
-        except (ValueError, TypeError) as error:
-            raise StrategyError(
-                f"strategy {text!r}: the value of option {keyword.arg!r} is no literal. "
-                "Expected a number, a text in quotes, True, False or None."
-            ) from error
-    return known(**options)
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError("it is no name with options")
+        options: dict[Any, Any] = {option.arg: ast.literal_eval(option.value) for option in call.keywords}
+        if None in options or len(options) < len(call.keywords):
+            raise ValueError("an option stands there without a name, or twice")
+    except (SyntaxError, TypeError, ValueError) as error:
+        name = text.partition("(")[0].strip()
+        raise StrategyError(
+            f"strategy {text!r} cannot be read. Expected Name(option=value, ...), such as "
+            f"{name if name in builders else 'AllReduce'}(...), with each option once. A value is a number, a text in "
+            "quotes, True, False or None."
+        ) from error
+    return type(resolve(call.func.id, builders))(**options)
 
 
 def written(builder: StrategyBuilder) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.errors import SessionError, StrategyError
+from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce, Parallax
 from autodist_core.training.compressor_state import MEMBER
 from tests.support.compare import assert_same, in_order, named
@@ -331,11 +331,3 @@ def test_the_plan_says_what_travels():
         assert note not in lines
         assert "  total: 4 variables, 248 B; 124 B travel between devices per step" in lines
         assert "  note: not exact: HorovodCompressor is lossy" in lines
-
-
-def test_sharing_memory_contradicts_a_compressor():
-    x, y = _data()
-    front = distributed(_compiled(), share_memory=True, strategy=CAST)
-    for _ in range(2):
-        with pytest.raises(StrategyError, match="share_memory=True: variable 'first/kernel' has compressor=Horovod"):
-            _fit(front, 1, x, y)

@@ -42,7 +42,7 @@ def test_every_read_sees_the_last_write_before_it_and_every_write_waits_for_the_
     random.shuffle(positions)
     draft = _draft(touches, positions, [3 * position + 1 for position in range(len(touches))])
     Order().apply(draft)
-    draft.editor.check()
+    draft.editor.sources()
     before = {position: ancestors(draft.editor, f"node{position}") for position in positions}
     for late in range(len(touches)):
         for early in range(late):

@@ -27,8 +27,8 @@ INSIDE = {
         "index", "union",
     ),
     "autodist_core.strategy": (
-        "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "checker", "compiler", "base",
-        "factor_rows", "options",
+        "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "factor_rows", "options", "checker",
+        "compiler", "base",
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (

@@ -46,8 +46,7 @@ def test_every_key(tmp_path):
     assert spec.num_cpus == 4 and spec.num_gpus == 4
     assert spec.network_bandwidth == {"chief.example.org": 25.0, "10.0.0.2": 1.0, "fe80::3": 1.0}
     assert spec.cpu_devices[-1] == ("[fe80::3]:CPU:0", DeviceSpec("fe80::3", "CPU", 0))
-    assert [name for name, _ in spec.node_gpu_devices["10.0.0.2"]] == ["10.0.0.2:GPU:0", "10.0.0.2:GPU:1"]
-    assert spec.node_gpu_devices["fe80::3"] == ()
+    assert [name for name, _ in spec.gpu_devices][-2:] == ["10.0.0.2:GPU:0", "10.0.0.2:GPU:1"]
     assert dict(spec.devices) == dict([*spec.cpu_devices, *spec.gpu_devices])
     assert [name for name, _ in spec.replica_devices][-1] == "[fe80::3]:CPU:0"
     assert spec.ssh_group(spec.nodes[1]) == SSHGroup(
@@ -172,7 +171,7 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(type(path), "read_text", refuse)
-    assert error_of(path) == f"ResourceSpecError: {path} cannot be read: Permission denied. Check its permissions."
+    assert error_of(path).startswith(f"ResourceSpecError: '{path}' cannot be read: Permission denied. ")
 
 
 def test_this_machine_is_its_gpus_or_one_cpu(monkeypatch):
@@ -213,7 +212,7 @@ def test_tf_config(monkeypatch):
     spec = ResourceSpec.from_tf_config(gpus=2)
     assert [node.address for node in spec.nodes] == ["a", "b", "fe80::3", "c"]
     assert spec.chief.address == "a"
-    assert spec.num_gpus == 6 and spec.node_gpu_devices["c"] == ()
+    assert spec.num_gpus == 6 and "c" not in {device.address for _, device in spec.gpu_devices}
     seed = {"cluster": {"worker": ["localhost:12345", "localhost:23456"], "ps": ["localhost:34567"]}}
     assert [node.address for node in ResourceSpec.from_tf_config(json.dumps(seed)).nodes] == ["localhost"]
 

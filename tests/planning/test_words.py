@@ -11,7 +11,7 @@ SEVERAL = re.compile(
 )
 NEVER_ONE = {
     "count nodes", "before machines", "len(nodes) nodes", "len(stuck) nodes", "most replicas", "replicas replicas",
-    "count replicas", "self.pieces variables", "times nodes", "times variables",
+    "count replicas", "times nodes", "times variables",
 }
 
 

@@ -6,21 +6,24 @@ from autodist_core.errors import StrategyError
 from autodist_core.strategy import BUILDERS, AllReduce, RandomAxisPartitionAR, StrategyBuilder
 from autodist_core.strategy.written import read_builder, written
 
+
+def unreadable(text, name):
+    return (
+        f"strategy {text!r} cannot be read. Expected Name(option=value, ...), such as {name}(...), with each option "
+        "once. A value is a number, a text in quotes, True, False or None."
+    )
+
+
+UNREADABLE = {
+    "AllReduce(": "AllReduce", "os.getcwd()": "AllReduce", "PS()+1": "PS", "PS(True)": "PS", "PS(**{})": "PS",
+    "PS(staleness=int(1))": "PS", "PS(sync=True, sync=False)": "PS",
+}  # fmt: skip
 REFUSED = {
-    "AllReduce(": "strategy 'AllReduce(' cannot be read. Expected Name(option=value, ...), such as AllReduce(...).",
-    "os.getcwd()": "strategy 'os.getcwd()' cannot be read. Expected Name(option=value, ...), such as AllReduce(...).",
-    "PS()+1": "strategy 'PS()+1' cannot be read. Expected Name(option=value, ...), such as PS(...).",
-    "PS(True)": "strategy 'PS(True)': every option is given by its name. Expected Name(option=value, ...), such as "
-    "PS(...).",
-    "PS(**{})": "strategy 'PS(**{})': every option is given by its name. Expected Name(option=value, ...), such as "
-    "PS(...).",
-    "PS(staleness=int(1))": "strategy 'PS(staleness=int(1))': the value of option 'staleness' is no literal. Expected "
-    "a number, a text in quotes, True, False or None.",
-    "PS(sync=True, sync=False)": "strategy 'PS(sync=True, sync=False)': option 'sync' is given twice.",
+    **{text: unreadable(text, name) for text, name in UNREADABLE.items()},
     "PS(stalenes=1)": "PS(stalenes=1): unknown option. Did you mean 'staleness'? Known: local_proxy_variable, sync, "
     "staleness.",
     "PSS(staleness=1)": "unknown strategy 'PSS'. Did you mean 'PS'? Known: " + ", ".join(BUILDERS) + ".",
-    "AllReduce(chunk_size='x')": "AllReduce(chunk_size='x'): chunk_size is an integer. Received: str.",
+    "AllReduce(chunk_size='x')": "AllReduce(chunk_size='x'): chunk_size is an integer from 1 to 2147483647.",
 }
 
 

@@ -9,7 +9,6 @@ from autodist_core import ResourceSpec
 from autodist_core.capture import tape
 from autodist_core.errors import SeamError
 from autodist_core.runtime.data_pipelines import SeedGenerators
-from autodist_core.seams.seam import AT_USE
 from autodist_core.seams.table import TABLE as CORE
 from autodist_core.training import watching
 from autodist_keras import DistributedModel
@@ -167,7 +166,7 @@ HARMLESS = {"calls say which variables they only read (_read_only_resource_input
 
 
 def test_every_trial_is_tried():
-    assert {seam.name for seam in (*TABLE, *CORE) if seam.kind == AT_USE} == {*BROKEN, *HARMLESS}
+    assert {seam.name for seam in (*TABLE, *CORE) if seam.at_use} == {*BROKEN, *HARMLESS}
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -8,13 +8,15 @@ from pathlib import Path
 from autodist_core.seams import table as core_seams
 from autodist_core.seams.seam import SUPPORTED
 from autodist_keras import seams as keras_seams
+from tests.seams.test_uses import BEHAVIOURS, STORED, WRITTEN
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [
     path for package in ("autodist_core", "autodist_keras") for path in sorted((ROOT / package).rglob("*.py"))
     if not path.name.endswith("_pb2.py")
 ]
-TABLE = (*keras_seams.TABLE, *core_seams.TABLE)
+EXAMINED_HERE = (*STORED, *WRITTEN, *BEHAVIOURS)
+TABLE = (*keras_seams.TABLE, *core_seams.TABLE, *EXAMINED_HERE)
 # Documented, whatever their names look like.
 PUBLIC = {"_exit": "os", "_replace": "named tuples", "_fields": "named tuples"}
 # Attributes that TensorFlow gives nodes of a graph, and text in tables: no attributes of objects.
@@ -127,20 +129,22 @@ def page():
     lines = [
         "# Seams", "",
         "These are the names and behaviours of other packages that autodist-keras uses although they are not public",
-        "API. They are checked when the first model is wrapped or, with *at use*, when a step shows them.",
-        "A `SeamError` lists everything that is missing. The tables stand in `autodist_core/seams/table.py` and",
-        "`autodist_keras/seams.py`. A test compares this page with them. After a change there, run",
-        "`python -m tests.seams.test_names > docs/developers/seams.md`.", "",
+        "API. Whether the names are there is checked when the first model is wrapped; a `SeamError` lists everything",
+        "that is missing. What has *at use* is checked when a step shows it. *Tested* means that the tests alone show",
+        "it, on each version that `setup.cfg` allows. The tables stand in `autodist_core/seams/table.py`,",
+        "`autodist_keras/seams.py` and `tests/seams/test_uses.py`. A test compares this page with them. After a change",
+        "there, run `python -m tests.seams.test_names > docs/developers/seams.md`.", "",
     ]
-    for title, table in (("Keras", keras_seams.TABLE), ("TensorFlow and Python", core_seams.TABLE)):
+    for title, ours in (("Keras", True), ("TensorFlow and Python", False)):
         lines += [f"## {title}", "", "| what rests on it | names |"]
         lines.append("|---|---|")
         resting: dict[str, list[str]] = {}
-        for seam in table:
-            label = seam.label.strip("'\"")
-            shown = label if " " in label else f"`{label}`"
-            late = " *at use*" if seam.kind.endswith("tried at use") else ""
-            resting.setdefault(seam.rests, []).append(shown + late)
+        for seam in TABLE:
+            if seam.owner.startswith("keras") == ours:
+                label = seam.label.strip("'\"")
+                shown = label if " " in label else f"`{label}`"
+                late = " *at use*" if seam.at_use else " *tested*" if seam in EXAMINED_HERE else ""
+                resting.setdefault(seam.rests, []).append(shown + late)
         lines += [f"| {rests} | {'; '.join(names)} |" for rests, names in resting.items()]
         lines.append("")
     return "\n".join(lines)

@@ -44,7 +44,7 @@ class Barriers(Kernel):
         step = draft.step
         side = [
             name for name in step.in_order(step.side_effects)
-            if name not in draft.after_update and not _follows_update(step, name)
+            if name not in draft.placement.after_update(step) and not _follows_update(step, name)
         ]
         results = _results(draft, side)
         for occurrence in sorted(step.forward_updates):
@@ -87,7 +87,7 @@ def _results(draft: Draft, side: list[str]) -> list[str]:
 
     return [
         name for name in map(naming.node_of, step.item.outputs)
-        if _is_there(draft, name) and name not in draft.after_update and not _follows_update(step, name)
+        if _is_there(draft, name) and name not in draft.placement.after_update(step) and not _follows_update(step, name)
         and not _looks_at(step, name, afterwards)
     ]
 

@@ -15,7 +15,8 @@ a replica that is alone: without strings and the like, the whole step is one pie
 function when all of it has run.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Set
+from types import MappingProxyType
 
 from autodist_core.kernel.analysis.compilable import SMALLEST, Compilable, compilable, compilable_pieces, has_kernel
 from autodist_core.kernel.analysis.send_stages import send_stages
@@ -72,12 +73,7 @@ def _compile_together(draft: Draft, known: Compilable) -> None:
         and (node.op == "NoOp" or has_kernel(node, functions, variables=True))
     }
     inside -= {*draft.steps}
-    calls = {
-        f"compiled/{number}": names
-        for number, names in enumerate(compilable_pieces(editor.sources(), inside, _constants(draft)))
-        if len(names) >= SMALLEST or not draws.isdisjoint(names)
-    }
-    _enclose(draft, calls, copies(known.of_shapes) & inside, "")
+    _enclose(draft, inside, draws, copies(known.of_shapes) & inside)
 
 
 def _conditional(editor: Editor) -> set[str]:
@@ -96,7 +92,6 @@ def _compile_each(draft: Draft, known: Compilable) -> None:
     """Compile each replica's compute."""
     found = known.names & draft.compute
     stages = send_stages(draft.step) if len(draft.placement.hosts) > 1 else {}
-    constants = _constants(draft)
     for replica in draft.active_replicas:
         stage_of = {replica.copy_of(name): stage for name, stage in stages.items()}
         stage_of |= {stream_of_replica(name): stage for name, stage in stage_of.items()}
@@ -105,19 +100,21 @@ def _compile_each(draft: Draft, known: Compilable) -> None:
         inside = {name for name in own if draft.editor[name].device == replica.device}
         # XLA draws other numbers, so a piece with random draws is compiled, whatever its size.
         draws = set(map(replica.copy_of, draft.step.draws))
-        calls = {
-            f"{replica.prefix}/compiled/{number}": names
-            for number, names in enumerate(compilable_pieces(draft.editor.sources(), inside, constants, stage_of))
-            if len(names) >= SMALLEST or not draws.isdisjoint(names)
-        }
         repeated = {replica.copy_of(name) for name in known.of_shapes & found}
-        _enclose(draft, calls, repeated, f"{replica.prefix}/")
+        _enclose(draft, inside, draws, repeated, f"{replica.prefix}/", stage_of)
 
 
-def _constants(draft: Draft) -> set[str]:
-    return {node.name for node in draft.editor if node.op == "Const"}
-
-
-def _enclose(draft: Draft, calls: Mapping[str, Sequence[str]], repeated: Collection[str], prefix: str) -> None:
-    moved = enclose(draft.editor, calls, draft.outputs, repeated, prefix)
+def _enclose(
+    draft: Draft, inside: Set[str], draws: Set[str], repeated: Set[str], prefix: str = "",
+    stages: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Replace each piece of some nodes by a call, if it is large enough or draws random numbers."""
+    editor = draft.editor
+    constants = {node.name for node in editor if node.op == "Const"}
+    calls = {
+        f"{prefix}compiled/{number}": names
+        for number, names in enumerate(compilable_pieces(editor.sources(), inside, constants, stages))
+        if len(names) >= SMALLEST or not draws.isdisjoint(names)
+    }
+    moved = enclose(editor, calls, draft.outputs, repeated, prefix)
     draft.outputs[:] = [moved.get(naming.canonical(name), name) for name in draft.outputs]

@@ -55,7 +55,7 @@ class Outputs(Kernel):
         cone = step.cone(naming.node_of(name) for name in step.item.outputs)
         # A node that writes runs on every replica. It is not run once more for its value.
         combined = _after_combining(step, cone)
-        recomputed = (combined | (draft.after_update & cone)) - step.writers
+        recomputed = (combined | (draft.placement.after_update(step) & cone)) - step.writers
         of_each = any(joining(step, name) == "each" for name in step.item.outputs)
         for name in step.in_order(recomputed):
             if of_each and name in draft.crossing:

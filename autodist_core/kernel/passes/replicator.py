@@ -43,7 +43,8 @@ class Replicator(Kernel):
     def apply(self, draft: Draft) -> None:
         """Copy compute, then multiply each replica's gradients by its share of the batch."""
         gradients = [name for gradient in draft.step.item.gradients for name in draft.sources(gradient)]
-        names = compute_of(draft.step, gradients, draft.after_update, draft.handed_back)
+        later, handed_back = draft.placement.after_update(draft.step), draft.placement.handed_back(draft.step)
+        names = compute_of(draft.step, gradients, later, handed_back)
         draft.compute.update(names)
         for replica in draft.active_replicas:
             for name in names:

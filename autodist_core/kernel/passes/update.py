@@ -10,10 +10,22 @@ hands back to compute, `draft.returned`. For two servers with one variable each,
 
 `Portions` says which owner runs which nodes. The kernel `Order` adds the order between reads and writes later. Each
 owner has a copy of the shared state.
+
+Besides, what compressors keep is written behind the same barriers, so a step that fails leaves it as it was::
+
+    kept/0/write/compressor/error/kernel.replica1 = AssignVariableOp(handle, left, ^barrier/0)
+
+In the end, each active replica gets copies of the nodes of compute that need reduced gradients, which read and write
+the replica's own variables. For a step that tracks a norm::
+
+    replica0/track = AssignVariableOp(replica0/norm_mean, update/memory/norm, ^barrier/0)
 """
+
+import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
+from autodist_core.kernel.passes.replicator import copy_node
 from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.kernel.placement.update_portions import Portions
@@ -32,10 +44,17 @@ class Update(Kernel):
     """
 
     needs = ("reduced", "barriers")
-    provides = ("reduced", "returned")
+    reads = ("new_values",)
+    provides = ("reduced", "returned", "added")
 
     def apply(self, draft: Draft) -> None:
-        """Copy each owner's portion."""
+        """Write what compressors keep, copy each owner's portion, and then what waits for reduced gradients."""
+        for added, value, occurrence in draft.new_values:
+            name, dtype = f"kept/{occurrence}/write/{naming.safe(added.name)}", tf.as_dtype(added.dtype)
+            inputs = [draft.kept(added), value, f"^{draft.barriers[occurrence]}"]
+            draft.targets.append(
+                draft.editor.add("AssignVariableOp", name, inputs, added.device, 2 * occurrence + 1, dtype=dtype)
+            )
         owners = draft.placement.owners
         portions = Portions(draft.step, draft.placement, owners)
         draft.targets += [
@@ -43,9 +62,21 @@ class Update(Kernel):
         ]
         for owner, name in portions:
             _copy(draft, owner, name, portions)
-        for name in draft.handed_back:
+        for name in draft.placement.handed_back(draft.step):
             _hand_back(draft, owners[0], name, portions)
         draft.targets += _unread(draft, portions)
+        _copy_what_waits(draft)
+
+
+def _copy_what_waits(draft: Draft) -> None:
+    """Copy what waits for reduced gradients. Its writes wait until all operations that can fail have run."""
+    step, waiting = draft.step, draft.placement.after_update(draft.step)
+    effects = waiting.intersection([*step.touches, *step.item.targets])
+    for replica in draft.active_replicas:
+        for name in step.in_order(step.cone(effects) & waiting):
+            copy = copy_node(draft, replica, name)
+            if name in effects:
+                draft.editor.control(copy, draft.barriers[step.occurrences[-1]])
 
 
 def _unread(draft: Draft, portions: Portions) -> list[str]:
@@ -84,7 +115,7 @@ def _hand_back(draft: Draft, owner: Owner, name: str, portions: Portions) -> Non
         draft.returned[name] = _gradient(draft, owner, name)
         return
     copy = _copied(portions.home(owner, name), name)
-    used = [source for node in draft.after_update for source in naming.data_inputs(step.nodes[node])]
+    used = [source for node in draft.placement.after_update(step) for source in naming.data_inputs(step.nodes[node])]
     for source in (*used, *step.item.outputs):
         node, output = naming.split(source)
         if node == name:

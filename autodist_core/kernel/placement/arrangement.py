@@ -3,15 +3,14 @@
 In: a captured step, a compiled strategy and the setting `share_memory`. Out: an `Arrangement`. For a strategy that
 splits two variables over servers, and an update that needs one of them whole::
 
-    memories       (0, 1)                         each replica computes on copies of its own
-    partitioner    plans of `table`               this variable is split
-    whole          {"kernel": "Sum (norm/Sum)"}   this one is not: a norm needs all of it
-    is_loose       False                          replicas wait for each other
+    memories             (0, 1)                         each replica computes on copies of its own
+    partitioner          plans of `table`               this variable is split
+    partitioner.whole    {"kernel": "Sum (norm/Sum)"}   this one is not: a norm needs all of it
+    is_loose             False                          replicas wait for each other
 
 A step that is not captured yet has no gradients, and its variables are not split.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.ownership import slots
@@ -44,11 +43,6 @@ class Arrangement:
     """The partitioner of the variables that are split."""
 
     @property
-    def whole(self) -> Mapping[str, str]:
-        """The variables that the strategy splits and the step needs whole, and for each the operation that needs it."""
-        return self.partitioner.whole
-
-    @property
     def shares_memory(self) -> bool:
         """Whether all replicas compute on one copy of the weights."""
         return len(self.memories) > 1 and set(self.memories) == {0}
@@ -58,11 +52,6 @@ class Arrangement:
         """Whether XLA compiles compute and update in one: they are in one process, and there is one memory."""
         alone = self.shares_memory or len(self.memories) == 1
         return alone and len(self.strategy.machines) == 1 and not self.is_loose
-
-    @property
-    def shares_by_machine(self) -> bool:
-        """Whether some replicas compute on one copy of the weights, but not all."""
-        return not self.shares_memory and len(set(self.memories)) < len(self.memories)
 
     @property
     def is_loose(self) -> bool:

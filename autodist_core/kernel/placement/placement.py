@@ -33,7 +33,7 @@ from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiled import AllowedLead, VariablePlan
+from autodist_core.strategy.compiled import VariablePlan
 
 MEMORY = "memory"
 
@@ -148,8 +148,8 @@ class Placement:
     """The shards of each split variable."""
     assembled: frozenset[str] = frozenset()
     """The split variables that every replica has a copy of, put together from the shards after each update."""
-    loose: AllowedLead | None = None
-    """How many steps a replica may be ahead of the slowest one; None where replicas wait for each other."""
+    loose: float | None = None
+    """By how many steps a replica may be ahead of the slowest one; None where replicas wait for each other."""
     mirrored: frozenset[str] = frozenset()
     """The variables whose new values go to the mirrors: trained variables, and slots and shards that compute reads."""
     tasks: Tasks = field(default_factory=Tasks)

@@ -24,9 +24,8 @@ from functools import cached_property
 
 import tensorflow as tf
 
-from autodist_core.kernel.added_variables import AddedVariable, NewValue
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.draft import Draft
-from autodist_core.kernel.passes.residuals import recall
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Variable
 from autodist_core.strategy import wire
@@ -137,13 +136,19 @@ class Parcel:
 
     def recall(self, what: str, shape: tuple[int, ...], seed: str = "") -> Tensors:
         """Return the tensor that each replica kept from the step before."""
-        added = self._added(what, shape, seed)
-        return tuple(recall(self.draft, variable, self.gradient.occurrence) for variable in added)
+        draft, occurrence = self.draft, self.gradient.occurrence
+        return tuple(
+            draft.editor.add(
+                "ReadVariableOp", f"kept/{occurrence}/read/{naming.safe(added.name)}", [draft.kept(added)],
+                added.device, 2 * occurrence, dtype=self.dtype,
+            )
+            for added in self._added(what, shape, seed)
+        )
 
     def remember(self, what: str, shape: tuple[int, ...], values: Tensors, seed: str = "") -> None:
         """Let each replica keep a tensor for the next step."""
         for variable, value in zip(self._added(what, shape, seed), values, strict=True):
-            self.draft.new_values.append(NewValue(variable, value, self.gradient.occurrence))
+            self.draft.new_values.append((variable, value, self.gradient.occurrence))
 
     def _added(self, what: str, shape: tuple[int, ...], seed: str) -> list[AddedVariable]:
         return [
