@@ -180,7 +180,8 @@ class _Corrected:
                 losses = call(y_true, y_pred)
             if not hasattr(losses, "shape"):
                 losses = keras.ops.convert_to_tensor(losses, dtype=self._loss.dtype)  # a number, as Keras converts it
-            if sample_weight is None and isinstance(losses, tf.Tensor) and losses.shape.num_elements() == 1:
+            is_unweighted = sample_weight is None and isinstance(losses, tf.Tensor)
+            if is_unweighted and losses.shape.rank and losses.shape.num_elements() == 1:
                 losses = tf.reshape(losses, [])  # a sum that keeps its axes: the number of examples is never known
             losses = counted(losses, trace)
             seen.update(losses=losses, mask=mask_of(losses))

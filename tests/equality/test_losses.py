@@ -185,7 +185,8 @@ ON_PS = [case for case in CASES if case.name in _PICKED]
 
 
 @pytest.mark.quick(
-    "both_regularizers_of_a_weighted_loss-AllReduce-3", "sum_of_a_function_weighted-AllReduce-3",
+    "both_regularizers_of_a_weighted_loss-AllReduce-3", "sum_of_a_function-AllReduce-3",
+    "sum_of_a_function_weighted-AllReduce-3",
     "sum_of_ScalesByHand-AllReduce-3", "unreduced_weighted-PS-2",
 )  # fmt: skip
 @pytest.mark.parametrize(
