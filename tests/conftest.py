@@ -36,7 +36,13 @@ OF_KERAS = "ignore:__array__ implementation doesn't accept a copy keyword:Deprec
 
 def is_numeric(path: Path) -> bool:
     """Whether a test's file lies in one of them; doctests and what lies in `tests` itself do not."""
-    return path.parent.name in NUMERIC and path.parents[1] == Path(__file__).parent
+    return folder_of(path) in NUMERIC
+
+
+def folder_of(path: Path) -> str:
+    """The folder of `tests` in which a test's file lies, however deep."""
+    tests = Path(__file__).parent
+    return path.relative_to(tests).parts[0] if path.is_relative_to(tests) else ""
 
 
 def pytest_addoption(parser):
@@ -60,7 +66,7 @@ def pytest_collection_modifyitems(config, items):
     long = [item for item in items if item.get_closest_marker("long")]
     # Combinations of one test take about as long as each other, and stand together: the parts get them in turns.
     left = {item for place, item in enumerate(sorted(long, key=has_combinations)) if place % parts != number}
-    items[:] = sorted((item for item in items if item not in left), key=lambda item: item.path.parent.name in BRIEF)
+    items[:] = sorted((item for item in items if item not in left), key=lambda item: folder_of(item.path) in BRIEF)
     config.hook.pytest_deselected(items=list(left))
     # Where a part of a file was asked for, others may be missing for that.
     if not any("::" in argument for argument in config.args):

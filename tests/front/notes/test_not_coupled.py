@@ -10,12 +10,14 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.support.plans import as_name, notes_of, numbers
+from tests.front.notes.models import centred
+from tests.support.plans import as_name, notes_of, numbers, operations
 
 dense, flat = layers.Dense, layers.Flatten
 SEQUENCES, IMAGES, FEATURES = numbers(6, 4), numbers(12, 12, 3), numbers(5)
 WORDS = np.random.default_rng(4).integers(1, 9, (8, 6)).astype("int32")
 WORDS[:3, 4:] = 0
+STRINGS = tf.constant(["a b", "c", "d e f", "a a"] * 2)
 LABELS, TARGETS = np.arange(8) % 3, numbers(1)
 
 
@@ -23,7 +25,7 @@ class Centred(layers.Layer):
     """Subtracts the mean of the batch."""
 
     def call(self, x):
-        return x - ops.mean(x, axis=0)
+        return centred(x)
 
 
 class FirstToken(layers.Layer):
@@ -74,10 +76,6 @@ def _asserted(x):
     tf.debugging.Assert(tf.reduce_mean(x) < 9, [x])
     with tf.control_dependencies([tf.debugging.assert_less(x, abs(x) + 1)]):
         return tf.identity(x)
-
-
-def _size(x):
-    return tf.cast(tf.shape(x)[0], x.dtype)
 
 
 def _spread(number, x):
@@ -154,7 +152,8 @@ LAYERS = {
     "sparse of dense": (FEATURES, lambda x: layers.Lambda(
         lambda t: tf.sparse.sparse_dense_matmul(tf.sparse.from_dense(t), tf.ones((5, 2), t.dtype)),
         output_shape=(2,))(x)),
-    "scaled and back": (FEATURES, lambda x: layers.Lambda(lambda t: t * _spread(1 / _size(t), t) * _size(t))(x)),
+    "scaled and back": (FEATURES, lambda x: layers.Lambda(
+        lambda t: t * _spread(1 / tf.cast(tf.shape(t)[0], t.dtype), t) * tf.cast(tf.shape(t)[0], t.dtype))(x)),
     "gather in each": (SEQUENCES, lambda x: layers.Lambda(
         lambda t: tf.gather(t, tf.argmax(t[:, :, 0], 1), axis=1, batch_dims=1), output_shape=(4,))(x)),
 }  # fmt: skip
@@ -171,6 +170,17 @@ def _built(x, run, units=1, **settings):
     return build
 
 
+def _behind(made):
+    """One output of all that was made, each of it behind a layer that subtracts the batch's mean."""
+    centred = [Centred(name=f"behind_{as_name(name)}")(x) for name, x in made.items()]
+    return dense(1, name="out")(layers.Concatenate()(centred))
+
+
+def _require_those_behind(names, notes):
+    found = operations(notes, r"not exact: in layer 'behind_(?P<owner>\w+)', ")
+    assert found == dict.fromkeys(map(as_name, names), "Mean") and len(notes) == len(found)
+
+
 def _require_centred_alone(notes):
     assert [note.partition(",")[0] for note in notes] == ["not exact: in layer 'centred'"], notes
 
@@ -182,11 +192,10 @@ def test_layers():
 
     def build():
         inputs = {id(part): keras.Input(part.shape[1:], dtype=part.dtype) for part in given}
-        behind = [Centred(name=f"behind_{as_name(name)}")(run(inputs[id(x)])) for name, (x, run) in LAYERS.items()]
-        return keras.Model(list(inputs.values()), dense(1, name="out")(layers.Concatenate()(behind)))
+        made = {name: run(inputs[id(x)]) for name, (x, run) in LAYERS.items()}
+        return keras.Model(list(inputs.values()), _behind(made))
 
-    notes = [note.partition(",")[0] for note in notes_of(build, given, TARGETS)]
-    assert sorted(notes) == sorted(f"not exact: in layer 'behind_{as_name(name)}'" for name in LAYERS)
+    _require_those_behind(LAYERS, notes_of(build, given, TARGETS))
 
 
 def test_layers_of_images_in_float32():
@@ -255,3 +264,47 @@ def test_stock_losses_and_metrics():
     losses = dict(zip(keys, names, strict=True))
     notes = notes_of(_headed(keys), FEATURES, dict.fromkeys(keys, targets), loss=losses, metrics={keys[0]: made})
     _require_centred_alone(notes)
+
+
+def _text(**settings):
+    layer = layers.TextVectorization(max_tokens=9, **settings)
+    layer.adapt(["a b c", "d e f"])
+    return layer
+
+
+TEXTS = {
+    "words": lambda x: layers.Flatten()(layers.Embedding(9, 3)(_text(output_sequence_length=4)(x))),
+    "words of any number": lambda x: layers.GlobalMaxPooling1D()(layers.Embedding(9, 3)(_text()(x))),
+    "letters": lambda x: layers.Flatten()(
+        layers.Embedding(9, 3)(_text(split="character", output_sequence_length=4)(x))),
+    "which words": lambda x: _text(output_mode="multi_hot")(x),
+    "pairs of words": lambda x: _text(output_mode="tf_idf", ngrams=2)(x),
+    "crossed": lambda x: layers.Embedding(8, 3)(layers.HashedCrossing(8)((x, x))),
+    "crossed, encoded": lambda x: layers.HashedCrossing(8, output_mode="one_hot")((x, x)),
+}  # fmt: skip
+
+
+def test_text_layers_treat_examples_one_by_one():
+    def build():
+        x = keras.Input((), dtype="string")
+        return keras.Model(x, _behind({name: make(x) for name, make in TEXTS.items()}))
+
+    _require_those_behind(TEXTS, notes_of(build, STRINGS, TARGETS))
+
+
+def test_what_adds_up_the_words_of_texts_is_not_known():
+    class Words(layers.Layer):
+        def call(self, x):
+            split = tf.strings.split(x)
+            letters = tf.reduce_sum(tf.strings.length(split.values))
+            return tf.cast(letters, "float64") * tf.ones((tf.shape(x)[0], 1), "float64")
+
+        def compute_output_spec(self, x):
+            return keras.KerasTensor((None, 1), "float64")
+
+    def build():
+        x = keras.Input((), dtype="string")
+        return keras.Model(x, layers.Dense(1)(Words(name="words")(x)))
+
+    notes = notes_of(build, STRINGS, TARGETS)
+    assert notes and "'words'" in notes[0]
