@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from tests.cluster.hurting import kill
-from tests.cluster.over_hosts import LONG_TRAININGS, part
+from tests.cluster.over_hosts import LONG_TRAININGS, losing, parts
 from tests.support.compare import assert_equally_trained
 from tests.support.training import SEED, seeded, trained
 
@@ -156,20 +155,11 @@ def test_a_machine_that_was_lost_goes_on_in_its_files(network, files, name):
     kind, options = CASES[name.partition(",")[0]]
     for path in files if name == "foreseen" else []:
         network.hosts[1].file(path).write_bytes(Path(path).read_bytes())
-    expected = on_one_device(kind, files, options)
-
-    def end(batch, logs):
-        if batch == 1 and not killed and int(distributed.optimizer.iterations) > 4:
-            killed.extend(kill(network.hosts[1]))
-
-    killed, distributed = [], seeded(model)
-    spec = network.pair(1, 2)
-    with DistributedModel(distributed, spec, PS(), on_failure="restart", lost_after=5.0) as front:
-        run(front, lambda: by_file(kind(files, 7)), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=end)],
-            **options)  # fmt: skip
-        way = "fed each step: a machine cannot make its first batch" if "only" in name else BY_FILE
-        assert killed and way in str(front.plan())
-    assert_equally_trained(expected, trained(distributed))
+    found, plan = losing(network, model, lambda front, callbacks: run(
+        front, lambda: by_file(kind(files, 7)), callbacks=callbacks, **options), step=8 if kind is followed else 6)
+    way = "fed each step: a machine cannot make its first batch" if "only" in name else BY_FILE
+    assert way in plan
+    assert_equally_trained(on_one_device(kind, files, options), found)
 
 
 def no_files(names):
@@ -209,8 +199,7 @@ def test_a_training_goes_on_in_its_files(network, files, name, tmp_path):
     kind, options = CASES[name]
     for path in files:
         network.hosts[1].file(path).write_bytes(Path(path).read_bytes())
-    for ends in (6, None):
-        distributed, _ = part(model, network.pair(1, 2), tmp_path / "states", lambda front, callbacks: run(
-            front, lambda: by_file(kind(files, 7)), callbacks=callbacks, **options
-        ), ends)  # fmt: skip
+    distributed, *_ = parts(model, [network.pair(1, 2)] * 2, tmp_path / "states", lambda front, callbacks: run(
+        front, lambda: by_file(kind(files, 7)), callbacks=callbacks, **options
+    ), ends=6)  # fmt: skip
     assert_equally_trained(on_one_device(kind, files, options), trained(distributed))

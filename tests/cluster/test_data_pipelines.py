@@ -1,6 +1,7 @@
 """Datasets that can run anywhere run on each machine, which takes its rows of each batch."""
 
 import threading
+from functools import partial
 
 import keras
 import numpy as np
@@ -11,8 +12,7 @@ from autodist_core.runtime import KEPT_VARIABLE
 from autodist_core.runtime.data_pipelines import on_machines
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from tests.cluster.hurting import kill
-from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, part
+from tests.cluster.over_hosts import HERE, LONG_TRAININGS, alone, assert_equal_over_a_pair, losing, parts, sent_by
 from tests.support.compare import assert_equally_trained
 from tests.support.made_data import learning, made, small, untuned
 from tests.support.models import DENSE, dense_data
@@ -98,13 +98,6 @@ def test_datasets_train_as_on_one_device(network):
     assert_equal_over_a_pair(network, DENSE, everything)
 
 
-def sent_by_fit(network, front, dataset, **options):
-    """The bytes that the chief has sent to other hosts during a fit, and the losses."""
-    before = network.hosts[0].sent_bytes()
-    losses = front.fit(untuned(dataset), verbose=0, shuffle=False, **options).history["loss"]
-    return network.hosts[0].sent_bytes() - before, losses
-
-
 def test_the_chief_sends_little(network, monkeypatch):
     """Shuffles without a seed are alike everywhere: without learning, each epoch has the loss of all examples."""
     whole = tf.data.Dataset.range(600).map(made)
@@ -114,15 +107,16 @@ def test_the_chief_sends_little(network, monkeypatch):
             tf.data.Dataset.range(600).shuffle(600).map(made, num_parallel_calls=2).batch(60).prefetch(2),
             tf.data.Dataset.range(600).shuffle(600).map(made).repeat(2).batch(60),
         ):
+            fit = partial(front.fit, untuned(dataset), epochs=4, verbose=0, shuffle=False)
             monkeypatch.setenv(KEPT_VARIABLE, "0")
-            fed, _ = sent_by_fit(network, front, dataset, epochs=4)
+            fed, _ = sent_by(network, fit)
             assert f"{FED}: it has" in str(front.plan())
             monkeypatch.delenv(KEPT_VARIABLE)
-            sent, losses = sent_by_fit(network, front, dataset, epochs=4)
+            sent, history = sent_by(network, fit)
             assert ON_MACHINES in str(front.plan())
             # The first batch is fed, and compared with what the machine makes.
             assert sent < 0.3 * fed
-            np.testing.assert_allclose(losses, loss, rtol=1e-12)
+            np.testing.assert_allclose(history.history["loss"], loss, rtol=1e-12)
 
 
 def endless():
@@ -141,46 +135,32 @@ KINDS = {
 """Datasets of three epochs of four batches. The program of the user follows the first one."""
 
 
-def on_one_device(kind="followed"):
-    model, (dataset, options) = seeded(learning), KINDS[kind]
-    keras.utils.set_random_seed(SEED)
-    model.fit(dataset(), **options)
-    return trained(model)
+def trained_on(kind):
+    return lambda front, callbacks: front.fit(KINDS[kind][0](), callbacks=callbacks, **KINDS[kind][1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_machine_that_was_lost_goes_on_at_the_right_batch(network, kind):
     """The steps that are repeated are fed. After these, the machines make the batches again."""
-    expected, spec = on_one_device(kind), network.pair(1, 2)
-    sent, (dataset, options) = [], KINDS[kind]
-
-    def hurt(batch, logs):
-        sent.append(network.hosts[0].sent_bytes())
-        if model.optimizer.iterations.numpy() == 5:
-            kill(network.hosts[1])
-
-    model = seeded(learning)
-    with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
-        keras.utils.set_random_seed(SEED)
-        front.fit(dataset(), callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=hurt)], **options)
-        assert ON_MACHINES in str(front.plan())
+    sent, train = [], trained_on(kind)
+    measure = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: sent.append(network.hosts[0].sent_bytes())
+    )
+    found, plan = losing(network, learning, lambda front, callbacks: train(front, [measure, *callbacks]), step=5)
+    assert ON_MACHINES in plan
     # The last steps send much less than two thirds of a batch, which are 133 kB.
     assert max(np.diff(sent[-4:])) < 60_000
-    assert_equally_trained(expected, trained(model))
+    assert_equally_trained(alone(learning, train), found)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("here_first", [False, True], ids=["from machines to one", "from one machine to several"])
 def test_a_training_goes_on_on_other_machines(network, tmp_path, here_first, kind):
     """A saved position is one of the dataset's iterator, wherever the batches are made."""
-    def train(front, callbacks):
-        front.fit(KINDS[kind][0](), callbacks=callbacks, **KINDS[kind][1])
-
-    specs = [{"nodes": [{"address": "localhost", "cpus": [0, 1]}]}, network.pair(1, 2)]
-    for spec, ends in zip(specs if here_first else reversed(specs), (6, None), strict=True):
-        model, plan = part(learning, spec, tmp_path, train, ends)
-        assert (ON_MACHINES in plan) == (spec is specs[1])
-    assert_equally_trained(on_one_device(kind), trained(model))
+    specs = [network.pair(1, 2), HERE]
+    model, *plans = parts(learning, specs[::-1] if here_first else specs, tmp_path, trained_on(kind), ends=6)
+    assert [ON_MACHINES in plan for plan in plans] == [not here_first, here_first]
+    assert_equally_trained(alone(learning, trained_on(kind)), trained(model))
 
 
 def generated():

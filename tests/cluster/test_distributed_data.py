@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core.runtime.data_pipelines import on_machines
 from tests.cluster.hurting import kill
-from tests.cluster.over_hosts import nothing_left
+from tests.cluster.over_hosts import nothing_left, sent_by
 from tests.support.distributed import over
 from tests.support.made_data import made
 
@@ -44,12 +44,6 @@ def alone(epochs=3):
     return [float(line.step(batch)) for _ in range(epochs) for batch in dataset], line.kernel.numpy()
 
 
-def sent(network, call):
-    before = network.hosts[0].sent_bytes()
-    call()
-    return network.hosts[0].sent_bytes() - before
-
-
 def assert_equal(expected, losses, line):
     np.testing.assert_allclose(losses, expected[0], rtol=1e-12)
     np.testing.assert_allclose(line.kernel.numpy(), expected[1], rtol=1e-12)
@@ -73,7 +67,7 @@ def test_the_machines_make_the_batches_of_a_loop(network, caplog, builder):
             for batch in range(5):
                 # A traced function takes the batch, and what it returns is fed.
                 element = skip(iterator) if (epoch, batch) == (1, 2) else next(iterator)
-                bytes_sent.append(sent(network, lambda element=element: run(element)))
+                bytes_sent.append(sent_by(network, lambda element=element: run(element))[0])
             with pytest.raises(StopIteration):
                 next(iterator)
         assert ON_MACHINES in caplog.text

@@ -15,7 +15,7 @@ from autodist_core.errors import NodeLostError
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from tests.cluster.hurting import kill
-from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, nothing_left
+from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, nothing_left, sent_by
 from tests.cluster.test_data_pipelines import rows, scaled
 from tests.support.made_data import made, small, untuned
 from tests.support.models import DENSE, dense_data
@@ -94,19 +94,13 @@ def test_the_chief_sends_little(network):
     x, y = np.array(x), np.array(y)
     with DistributedModel(seeded(small), network.pair(), PS(staleness=2)) as front:
         loss = front.model.evaluate(x, y, verbose=0)
-
-        def sent_by(call):
-            before = network.hosts[0].sent_bytes()
-            result = call()
-            return (network.hosts[0].sent_bytes() - before) / x.nbytes, result
-
         front.evaluate(x[:60], y[:60], verbose=0)
         for batches in (whole.batch(60), whole.batch(60, drop_remainder=True)):
-            sent, found = sent_by(lambda batches=batches: front.evaluate(untuned(batches), verbose=0))
-            assert sent < 0.25
+            sent, found = sent_by(network, lambda batches=batches: front.evaluate(untuned(batches), verbose=0))
+            assert sent < 0.25 * x.nbytes
             assert found == pytest.approx(loss, rel=1e-12)
-            sent, found = sent_by(lambda batches=batches: front.predict(untuned(batches), verbose=0))
-            assert sent < 0.25
+            sent, found = sent_by(network, lambda batches=batches: front.predict(untuned(batches), verbose=0))
+            assert sent < 0.25 * x.nbytes
             np.testing.assert_allclose(found, front.model.predict(x, verbose=0), rtol=1e-12)
 
         def often():
@@ -114,8 +108,8 @@ def test_the_chief_sends_little(network):
                 return [front.evaluate(x, y, batch_size=60, verbose=0) for _ in range(8)]
 
         # Half of the rows twice, and then all rows once.
-        sent, found = sent_by(often)
-        assert 1.9 < sent < 2.4
+        sent, found = sent_by(network, often)
+        assert 1.9 < sent / x.nbytes < 2.4
         assert found == pytest.approx([loss] * 8, rel=1e-12)
         front.evaluate(x, y, verbose=0)
         fed = "rows of each batch, 1.1 MiB in this evaluate; sending them all of the data beforehand would take 2.3 MiB"

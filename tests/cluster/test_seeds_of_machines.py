@@ -1,20 +1,15 @@
 """Datasets with several places that draw seeds run on each machine, in each fit: the machines are told the seeds."""
 
 import re
-from contextlib import nullcontext
 
 import keras
 import pytest
 import tensorflow as tf
 
-from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
-from tests.cluster.hurting import kill
-from tests.cluster.over_hosts import LONG_TRAININGS
+from tests.cluster.over_hosts import LONG_TRAININGS, alone, losing, part
 from tests.support.compare import assert_equally_trained
-from tests.support.ended import Killed
-from tests.support.ended import kill as end_before
 from tests.support.made_data import learning, made, untuned
 from tests.support.training import SEED, seeded, trained
 
@@ -111,23 +106,15 @@ def test_a_cache_of_drawn_elements_is_fed_in_a_second_fit(network):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_goes_on_on_the_machines(network, folder, tmp_path_factory, kind):
     """After the end of the program, and after the loss of a machine, both in the middle of an epoch."""
-    plain, spec = seeded(learning), network.pair(1, 2)
     saved = tmp_path_factory.mktemp("saved")
-    plain.fit(batches(kind, folder), **EPOCHS | {"epochs": 3})
-    lost = []
 
-    def part(model, *ends):
-        def hurt(batch, logs):
-            if model.optimizer.iterations.numpy() == 8:
-                lost.extend(kill(network.hosts[1]))
+    def train(front, callbacks):
+        front.fit(batches(kind, folder), callbacks=callbacks, **EPOCHS | {"epochs": 3})
 
-        with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
-            callbacks = [Resume(saved, every=1), keras.callbacks.LambdaCallback(on_train_batch_end=hurt), *ends]
-            with pytest.raises(Killed) if ends else nullcontext():
-                front.fit(batches(kind, folder), callbacks=callbacks, **EPOCHS | {"epochs": 3})
-            assert plan_says(front, "each machine runs"), str(front.plan())
-
-    part(seeded(learning), end_before(6))
-    part(model := seeded(learning))
-    assert len(lost) == 1
-    assert_equally_trained(trained(plain), trained(model))
+    _, plan = part(learning, network.pair(1, 2), saved, train, ends=6)
+    found, later = losing(
+        network, learning, lambda front, callbacks: train(front, [Resume(saved, every=1), *callbacks]), step=8
+    )
+    for each in (plan, later):
+        assert "the data of the last fit: each machine runs" in each
+    assert_equally_trained(alone(learning, train), found)
