@@ -5,6 +5,26 @@ import numpy as np
 import tensorflow as tf
 
 
+class OwnLoss:
+    """Mixed into a model: a training step by the gradient of a loss of its own, of which a test changes a part."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.own_loss(x, y)
+        self.descend(tape.gradient(loss, self.trainable_variables))
+        return self.returned(x, loss)
+
+    def own_loss(self, x, y):
+        return tf.reduce_mean(tf.square(self(x, training=True) - y))
+
+    def descend(self, gradients):
+        self.optimizer.apply(gradients, self.trainable_variables)
+
+    def returned(self, x, loss):
+        return {"loss": loss}
+
+
 class OwnStep(keras.Model):
     """A subclassed model with its own layers, its own loss tracker and its own `train_step`."""
 

@@ -11,6 +11,7 @@ from autodist_core import whole_batch
 from tests.front.notes.models import X, Y, dense, error, r2, root, size, unknown
 from tests.front.notes.test_layers import TABLE
 from tests.support.plans import as_name, headed, notes_of
+from tests.support.steps import OwnLoss
 from tests.support.training import distributed, seeded
 
 
@@ -215,7 +216,7 @@ def test_an_added_term_that_is_no_mean_is_not_exact(caplog):
     assert note.removeprefix("note: ") in table and len(notes) == len(NO_MEAN_TERMS) + 1
 
 
-class OwnLoss(keras.Sequential):
+class Computes(keras.Sequential):
     """Makes the loss of the compiled one."""
 
     of = None
@@ -229,7 +230,7 @@ class OwnLoss(keras.Sequential):
     ("", lambda loss, p: 2 * loss + ops.mean(ops.abs(p))),
 ])  # fmt: skip
 def test_a_compute_loss_that_makes_no_mean_is_not_exact(operation: str, function, caplog):
-    own = type("Own", (OwnLoss,), {"of": staticmethod(function)})
+    own = type("Own", (Computes,), {"of": staticmethod(function)})
     model = seeded(lambda: own([keras.Input((5,)), layers.Dense(1)]))
     model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front:
@@ -243,14 +244,10 @@ def test_a_compute_loss_that_makes_no_mean_is_not_exact(operation: str, function
         assert f"not exact: the step's loss {NO_MEAN}, by {operation} ({operation}), and a replica has only" in text
 
 
-class Returns(keras.Sequential):
+class Returns(OwnLoss, keras.Sequential):
     """A step that returns numbers beside the loss."""
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+    def returned(self, x, loss):
         count = tf.cast(size(x), x.dtype)
         again = tf.gradients(loss, [variable.value for variable in self.trainable_variables])
         return {"loss": loss, "count": count, "share": 1 / count, "norm": tf.linalg.global_norm(again)}
