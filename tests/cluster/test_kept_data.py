@@ -1,6 +1,7 @@
 """Arrays that fit on the machines travel once, and then each step feeds the numbers of rows."""
 
 import re
+from functools import partial
 
 import keras
 import numpy as np
@@ -10,10 +11,9 @@ import tensorflow as tf
 from autodist_core.runtime import KEPT_VARIABLE, sent_arrays
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from tests.cluster.hurting import kill
-from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, part
+from tests.cluster.over_hosts import HERE, LONG_TRAININGS, alone, assert_equal_over_a_pair, losing, parts, sent_by
 from tests.support.compare import assert_equally_trained
-from tests.support.made_data import learning, untuned
+from tests.support.made_data import Batches, learning, untuned
 from tests.support.models import DENSE, dense_data
 from tests.support.training import SEED, seeded, trained
 
@@ -50,43 +50,27 @@ def images(count=600):
     return rng.normal(size=(count, 500)), rng.normal(size=(count, 1))
 
 
-class Made(keras.utils.PyDataset):
-    """Batches that Python makes."""
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        return np.ones((4, 500)), np.zeros((4, 1))
-
-
-def sent_by_fits(network, front, x, y, **options):
-    """The bytes that the chief has sent to other hosts during a fit."""
-    before = network.hosts[0].sent_bytes()
-    front.fit(x, y, batch_size=60, epochs=6, verbose=0, **options)
-    return network.hosts[0].sent_bytes() - before
-
-
 def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
     """Where they may not be kept, half of them travel in each epoch. The next fit sends its own arrays."""
     x, y = images()
     with DistributedModel(seeded(learning), network.pair(), AllReduce()) as front:
+        fit = partial(front.fit, batch_size=60, epochs=6, verbose=0)
         monkeypatch.setenv(KEPT_VARIABLE, "1000000")
-        assert sent_by_fits(network, front, x, y) > 3 * x.nbytes
+        assert sent_by(network, partial(fit, x, y))[0] > 3 * x.nbytes
         assert f"{FED}: it has 2.3 MiB, and machines keep 976.6 KiB at most" in str(front.plan())
         monkeypatch.delenv(KEPT_VARIABLE)
         for rows in (x, x[:400] + 1.0):
-            sent = sent_by_fits(network, front, rows, y[: len(rows)])
+            sent, _ = sent_by(network, partial(fit, rows, y[: len(rows)]))
             assert rows.nbytes < sent < 1.3 * rows.nbytes
         # Replicas that do not wait for each other compute on the same rows: without learning, on the same weights.
         front.compile(keras.optimizers.SGD(0.0), "mse", strategy=PS(staleness=2))
-        losses = front.fit(x, y, batch_size=60, epochs=6, verbose=0).history["loss"]
+        losses = fit(x, y).history["loss"]
         assert "sent once to each machine" in str(front.plan())
         np.testing.assert_allclose(losses, front.model.evaluate(x, y, verbose=0), rtol=1e-12)
         front.fit(x, y, batch_size=60, epochs=2, verbose=0)
         fed = "rows of each batch, 2.3 MiB in this fit; sending them all of the data beforehand would take 2.3 MiB"
         assert f"{FED}: your program sends the machines their {fed}" in str(front.plan())
-        front.fit(Made(), epochs=2, verbose=0)
+        front.fit(Batches(lambda index: (x[:4], y[:4]), 2), epochs=2, verbose=0)
         assert f"{FED}: it is Python code that runs in your program (a PyDataset)" in str(front.plan())
         front.fit(((x[:60], y[:60]) for _ in range(9)), steps_per_epoch=2, verbose=0, shuffle=False)
         assert f"{FED}: it is Python code that runs in your program (a generator)" in str(front.plan())
@@ -114,45 +98,37 @@ def test_the_log_says_how_far_a_long_sending_is(network, monkeypatch, caplog):
     assert "sent … of the data pipeline of 2.3 MiB to 1 machine" in said
 
 
+FOUR_EPOCHS = {"batch_size": 50, "verbose": 0, "epochs": 4}
+
+
 def test_a_machine_that_was_lost_gets_the_arrays_again(network):
     """Also if the user has written to the arrays in the meantime, which no epoch sees."""
     x, y = images(120)
-    model = seeded(learning)
-    settings = {"batch_size": 50, "verbose": 0, "epochs": 4}
-    keras.utils.set_random_seed(SEED)
-    model.fit(x, y, **settings)
-    expected, spec = trained(model), network.pair(1, 2)
+    expected = alone(learning, lambda model, _: model.fit(x, y, **FOUR_EPOCHS))
 
-    def spoil(batch, logs):
-        if model.optimizer.iterations.numpy() == 5:
-            x[:] = 0.0
-            kill(network.hosts[1])
+    def train(front, callbacks):
+        def spoil(batch, logs):
+            if front.model.optimizer.iterations.numpy() == 5:
+                x[:] = 0.0
 
-    model = seeded(learning)
-    with DistributedModel(model, spec, PS(), on_failure="restart", lost_after=5.0) as front:
-        keras.utils.set_random_seed(SEED)
-        front.fit(x, y, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=spoil)], **settings)
-        assert "sent once to each machine" in str(front.plan())
-    assert not x.any()
-    assert_equally_trained(expected, trained(model))
+        callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=spoil), *callbacks]
+        front.fit(x, y, callbacks=callbacks, **FOUR_EPOCHS)
+
+    found, plan = losing(network, learning, train, step=5)
+    assert "sent once to each machine" in plan and not x.any()
+    assert_equally_trained(expected, found)
 
 
 @pytest.mark.parametrize("kept_first", [True, False], ids=["from kept to fed", "from fed to kept"])
 def test_a_training_goes_on_on_other_machines(network, tmp_path, kept_first):
     """A saved position is one in row numbers or in batches, and so is that of the training that goes on."""
     x, y = images(120)
-    settings = {"batch_size": 50, "verbose": 0, "epochs": 4}
-    hosts, here = network.pair(1, 2), {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
 
     def train(front, callbacks):
-        front.fit(x, y, callbacks=callbacks, **settings)
+        front.fit(x, y, callbacks=callbacks, **FOUR_EPOCHS)
 
-    model = seeded(learning)
-    keras.utils.set_random_seed(SEED)
-    model.fit(x, y, **settings)
-    first, then = (hosts, here) if kept_first else (here, hosts)
-    _, before = part(learning, first, tmp_path, train, ends=5)
-    later, plan = part(learning, then, tmp_path, train)
-    assert_equally_trained(trained(model), trained(later))
+    specs = [network.pair(1, 2), HERE]
+    model, before, plan = parts(learning, specs if kept_first else specs[::-1], tmp_path, train, ends=5)
+    assert_equally_trained(alone(learning, train), trained(model))
     assert ("sent once to each machine" in before) == kept_first
     assert ("fed each step: so it was when the state was saved" in plan) != kept_first

@@ -35,25 +35,19 @@ from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Throughput, Timeline
 from autodist_keras.reports import explain
 from tests.support.compare import assert_same, named
+from tests.support.made_data import Batches
 from tests.support.models import DENSE, dense_data, stacked
 from tests.support.training import QUIET, compiled, distributed
 
 
-class Slow(keras.utils.PyDataset):
-    """Batches of which each comes late, as from a slow disk. It notes when a batch was asked for."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
-        self.asked: list[float] = []
-
-    def __len__(self) -> int:
-        return 1000
-
-    def __getitem__(self, index: int):
-        self.asked.append(time.perf_counter())
-        time.sleep(self.seconds)
+def _slow(seconds: float, asked: list[float]) -> Batches:
+    """Batches of which each comes late, as from a slow disk, and the times at which they were asked for."""
+    def make(index: int):
+        asked.append(time.perf_counter())
+        time.sleep(seconds)
         return np.ones((8, 5)), np.zeros((8, 1))
+
+    return Batches(make, 1000)
 
 
 def _model(width: int, layers: int) -> keras.Model:
@@ -68,11 +62,11 @@ def test_a_slow_input_is_what_to_change_first_and_the_parts_add_up_to_the_time_o
     """
     with DistributedModel(_model(4, 1), ResourceSpec.local(cpus=2)) as front:
         for _ in range(3):
-            data = Slow(0.02)
-            report = front.explain(data, steps=40)
+            asked: list[float] = []
+            report = front.explain(_slow(0.02, asked), steps=40)
             table = report.table
             # At the end 7 steps were followed, and about 3 batches were ready that no step took.
-            period = _middle_mean(np.diff(data.asked)[-50:-10]) + table.home / table.steps_of_call
+            period = _middle_mean(np.diff(asked)[-50:-10]) + table.home / table.steps_of_call
             found = [sum(parts.values()) for parts in table.parts.values()]
             if found == pytest.approx([period] * len(found), rel=0.05):
                 break
@@ -86,13 +80,13 @@ def test_of_slow_steps_fewer_are_measured_and_the_log_says_how_far_it_is(monkeyp
     for name in ("WARM_UP_ENDS", "MEASURING_ENDS", "FOLLOWING_ENDS"):
         monkeypatch.setattr(explain, name, 0.5)
     with DistributedModel(_model(4, 1), ResourceSpec.local(cpus=2)) as front:
-        report = front.explain(Slow(0.6), steps=9)
+        report = front.explain(_slow(0.6, []), steps=9)
         assert "note: a step takes long, so 2 of 9 steps were measured" in report
         assert "(measured in 2 steps)" in report and "a step takes long" in html.unescape(report._repr_html_())
         assert sum(report.table.parts["localhost"].values()) == pytest.approx(report.table.step)
         said = [line for line in caplog.messages if line.startswith("explain: ")]
         assert said and all(re.fullmatch(r"explain: [1-6] steps? done, \d s so far", line) for line in said)
-        assert "a step takes long" not in front.explain(Slow(0.001), steps=9)
+        assert "a step takes long" not in front.explain(_slow(0.001, []), steps=9)
 
 
 def _middle_mean(seconds):

@@ -16,6 +16,7 @@ from autodist_keras.callbacks import Resume, Throughput
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.ended import Killed, kill
+from tests.support.made_data import Batches
 from tests.support.models import stacked
 from tests.support.training import distributed, seeded
 
@@ -83,22 +84,17 @@ def test_what_callbacks_decide_when_a_training_begins_stays(tmp_path: Path):
     assert len(found) == 9
 
 
-class Rows(keras.utils.PyDataset):
-    """Batches that threads make, in an order that Keras draws."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        x, y = data()
-        return x[4 * index : 4 * index + 4], y[4 * index : 4 * index + 4]
+def _rows(index: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = data()
+    return x[4 * index : 4 * index + 4], y[4 * index : 4 * index + 4]
 
 
 def test_the_order_of_batches_that_threads_make(tmp_path: Path):
-    expected = fit(tmp_path / "whole", given=Rows(workers=2))
+    """Keras draws the order."""
+    expected = fit(tmp_path / "whole", given=Batches(_rows, 6, workers=2))
     with pytest.raises(Killed):
-        fit(tmp_path / "killed", kill(9), given=Rows(workers=2))
-    found = fit(tmp_path / "killed", given=Rows(workers=2))
+        fit(tmp_path / "killed", kill(9), given=Batches(_rows, 6, workers=2))
+    found = fit(tmp_path / "killed", given=Batches(_rows, 6, workers=2))
     assert expected[0] == found[0]
     assert_same(expected[1], found[1], 0.0)
 

@@ -12,6 +12,7 @@ import pytest
 from autodist_keras.callbacks import Resume
 from tests.support.compare import Trained, assert_equally_trained, assert_same
 from tests.support.ended import Killed, kill
+from tests.support.made_data import Batches
 from tests.support.models import stacked
 from tests.support.training import distributed, run, seeded, trained
 
@@ -113,19 +114,17 @@ def test_the_step_is_captured_once(tmp_path: Path):
     assert len(calls) == 2 * first
 
 
-class OfOpenSizes(keras.utils.PyDataset):
+def _of_open_sizes() -> Batches:
     """Batches of which Keras does not know how wide they are."""
-
-    def __len__(self) -> int:
-        return STEPS
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def make(index: int) -> tuple[np.ndarray, np.ndarray]:
         x = np.random.default_rng(index).normal(size=(4, 2 + index % 2, 3))
         return x, x[..., :1]
 
+    return Batches(make, STEPS)
+
 
 @pytest.mark.quick("arrays")
-@pytest.mark.parametrize("source", [None, OfOpenSizes], ids=["arrays", "open sizes"])
+@pytest.mark.parametrize("source", [None, _of_open_sizes], ids=["arrays", "open sizes"])
 def test_a_layer_that_is_built_late_gets_its_own_values(source: Any, tmp_path: Path):
     assert_resumed(tmp_path, built_late, source=source)
 

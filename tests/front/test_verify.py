@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same, named
+from tests.support.made_data import Batches
 from tests.support.models import BY_NAME, DENSE, dense_data
 from tests.support.plans import without_memory
 from tests.support.steps import OwnStep
@@ -186,19 +187,14 @@ def test_a_single_replica_has_nothing_of_its_own():
 
 
 def _pydataset(data):
-    class Shuffled(keras.utils.PyDataset):
+    def shuffled(index):
         """Gives other rows each time it is asked."""
-
-        def __len__(self):
-            return 5
-
-        def __getitem__(self, index):
-            rows = np.random.default_rng(len(seen)).permutation(len(data.x))[: 4 + index]
-            seen.append(index)
-            return data.x[rows], data.y[rows]
+        rows = np.random.default_rng(len(seen)).permutation(len(data.x))[: 4 + index]
+        seen.append(index)
+        return data.x[rows], data.y[rows]
 
     seen = []
-    return Shuffled(), seen
+    return Batches(shuffled, 5), seen
 
 
 def test_a_dataset_gives_each_step_a_batch_and_both_ways_the_same():
@@ -276,7 +272,7 @@ REFUSED = {
                      "on one device first/kernel, first/bias, second/kernel are not finite after 3 steps, so there is "
                      "nothing to compare. Verify with data and a learning rate with which the plain model trains."),
     "dataset and targets": (lambda verify, data: verify(_pydataset(data)[0], data.y), ValueError,
-                            "verify(x, y): targets come with the batches of a Shuffled; leave y out."),
+                            "verify(x, y): targets come with the batches of a Batches; leave y out."),
     "no batches": (lambda verify, data: verify(tf.data.Dataset.from_tensors((data.x, data.y)).take(0)), ValueError,
                    "verify(x): the tf.data.Dataset has no batches; at least 1 is needed."),
     "no targets": (lambda verify, data: verify(data.x), ValueError,

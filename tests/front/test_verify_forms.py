@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same, named
+from tests.support.made_data import Batches
 from tests.support.training import distributed
 
 ROWS = 12
@@ -67,18 +68,9 @@ def _model(outputs: int = 1, loss: str = "mse", kind: type[Seen] = Seen, **argum
     return model
 
 
-class Batches(keras.utils.PyDataset):
-    """Three batches, asked for by several workers."""
-
-    def __init__(self):
-        super().__init__(workers=2)
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        rows = slice(4 * index, 4 * index + 4)
-        return (WIDE[rows], LONG[rows]), TARGETS[rows], WEIGHTS[rows]
+def _batch(index):
+    rows = slice(4 * index, 4 * index + 4)
+    return (WIDE[rows], LONG[rows]), TARGETS[rows], WEIGHTS[rows]
 
 
 def _generator():
@@ -102,7 +94,7 @@ FORMS = {
     "class weights": (lambda: _model(loss="binary_crossentropy"),
                       lambda: ((LIST, CLASSES), {"class_weight": {0: 1.0, 1: 3.0}})),
     "dataset": (lambda: _model(), lambda: ((_dataset(),), {})),
-    "PyDataset": (lambda: _model(), lambda: ((Batches(),), {})),
+    "PyDataset": (lambda: _model(), lambda: ((Batches(_batch, 3, workers=2),), {})),
     "generator": (lambda: _model(), lambda: ((_generator(),), {})),
     "other arguments of fit": (lambda: _model(kind=OwnFit), lambda: ((), {"source": SOURCE, "rows": 5})),
     "in order": (lambda: _model(kind=InOrder), lambda: ((LIST, TARGETS), {})),
