@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.network.fixtures import make_network, network, network_is_possible  # noqa: F401
+from tests.support.notebooks import this_python  # noqa: F401
 
 # Each replica of a test has a device of its own, as on GPUs. TensorFlow makes devices only before it begins to run.
 tf.config.set_logical_device_configuration(
