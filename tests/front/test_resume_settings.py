@@ -11,20 +11,8 @@ import pytest
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
 from tests.support.compare import assert_same, in_order
-from tests.support.ended import Killed
+from tests.support.ended import Killed, kill
 from tests.support.training import distributed
-
-
-class Kill(keras.callbacks.Callback):
-    """Ends the training after so many steps."""
-
-    def __init__(self, steps: int = 3) -> None:
-        super().__init__()
-        self._steps = steps
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self.model.optimizer.iterations == self._steps:
-            raise Killed
 
 
 def nested(loss: str = "mse") -> keras.Model:
@@ -52,7 +40,7 @@ def test_a_notebook_runs_its_cells_again(cells: str, tmp_path: Path):
     """The cell with `fit` alone, after a callback has changed the learning rate; and all cells."""
     expected, model = fit(nested(), tmp_path / "whole"), nested()
     with pytest.raises(Killed):
-        fit(model, tmp_path / "killed", Kill())
+        fit(model, tmp_path / "killed", kill(3))
     found = fit(model if cells == "one" else nested(), tmp_path / "killed")
     assert_same(expected, found, tolerance=0.0)
 
@@ -60,14 +48,14 @@ def test_a_notebook_runs_its_cells_again(cells: str, tmp_path: Path):
 def test_the_same_in_other_words_is_the_same(tmp_path: Path):
     with pytest.raises(Killed):
         fit(
-            nested(), tmp_path, Kill(), class_weight={0: 1.0, 1: 2.0}, steps_per_epoch=np.int64(2), validation_split=0
+            nested(), tmp_path, kill(3), class_weight={0: 1.0, 1: 2.0}, steps_per_epoch=np.int64(2), validation_split=0
         )
     fit(nested("mean_squared_error"), tmp_path, class_weight={1: 2, 0: 1}, steps_per_epoch=2)
 
 
 def test_another_policy_is_refused(tmp_path: Path):
     with pytest.raises(Killed):
-        fit(nested(), tmp_path, Kill())
+        fit(nested(), tmp_path, kill(3))
     keras.config.set_dtype_policy("mixed_bfloat16")
     with pytest.raises(SessionError, match=r"layer \d of the model: Dense, checksum .* in the saved training"):
         fit(nested(), tmp_path)
@@ -89,7 +77,7 @@ def test_a_callback_that_an_interrupted_fit_has_changed(tmp_path: Path):
     """In a notebook it is in the next `fit`, too: what was no state yet is as it was before the first one."""
     counts = Epochs()
     with pytest.raises(Killed):
-        fit(nested(), tmp_path, counts, Kill(5), every=3, batch_size=2)
+        fit(nested(), tmp_path, counts, kill(5), every=3, batch_size=2)
     assert counts.count == 1, "the state is of the first epoch"
     counts.name = "second"
     fit(nested(), tmp_path, counts, batch_size=2)
