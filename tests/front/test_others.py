@@ -27,6 +27,7 @@ from tests.support.training import (
 )
 
 DATA = even_data()
+BATCHES = [slice(first, first + 7) for first in (0, 7, 14)]
 BY_STRATEGY = pytest.mark.parametrize("builder, shares", [("AllReduce", True), ("AllReduce", False), ("PS", False)])
 
 
@@ -162,14 +163,14 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
     thread.start()
     try:
         with distributed(model, strategy=builder, share_memory=shares) as front:
-            for batch in range(3):
+            for rows in BATCHES:
                 looked.clear()
-                front.train_on_batch(DATA.x[7 * batch : 7 * batch + 7], DATA.y[7 * batch : 7 * batch + 7])
+                front.train_on_batch(DATA.x[rows], DATA.y[rows])
     finally:
         over.set()
         thread.join()
-    for batch in range(3):
-        plain.train_on_batch(DATA.x[7 * batch : 7 * batch + 7], DATA.y[7 * batch : 7 * batch + 7])
+    for rows in BATCHES:
+        plain.train_on_batch(DATA.x[rows], DATA.y[rows])
         if writes:
             plain.optimizer.learning_rate = 0.002
     assert_same(trained(plain).state, trained(model).state)
@@ -237,8 +238,7 @@ def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
     model.compile(**DENSE.compile_arguments("adam"))
     seen.clear()
     with distributed(model, strategy=strategy, share_memory=shares) as front:
-        for batch in range(3):
-            rows = slice(7 * batch, 7 * batch + 7)
+        for rows in BATCHES:
             before.append(plain.layers[-1].kernel.numpy())
             front.train_on_batch(DATA.x[rows], DATA.y[rows])
             plain.train_on_batch(DATA.x[rows], DATA.y[rows])
