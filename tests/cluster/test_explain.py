@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.filterwarnings(OF_KERAS)]
 
 
 @pytest.mark.long
-def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, known_hosts):
     spec, data, path = network.pair(1, 2), dense_data(), tmp_path / "steps.json.gz"
     addresses = [node["address"] for node in spec["nodes"]]
     with OverHosts(DENSE, spec) as hosts:
@@ -46,9 +45,8 @@ def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tm
 
 
 @pytest.mark.long
-def test_waiting_for_the_dataset_of_a_machine_is_input(network, monkeypatch):
+def test_waiting_for_the_dataset_of_a_machine_is_input(network, known_hosts):
     """To make a batch takes each machine much longer than to compute on it."""
-    monkeypatch.setenv("HOME", str(network.home))
     spec = network.pair()
 
     def slow(number):

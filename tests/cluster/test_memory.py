@@ -49,8 +49,7 @@ class Measures(keras.callbacks.Callback):
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.filterwarnings(OF_KERAS)
-def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_the_program_has_no_state_while_machines_have_it(network, known_hosts, monkeypatch):
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
     random = np.random.default_rng(3)
     x, y = random.normal(size=(2, 8, WIDTH))

@@ -64,8 +64,7 @@ def run(client, code, interrupt=None):
 
 
 @pytest.mark.long
-def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, known_hosts):
     manager, client = kernel
     run(client, f"import os; os.environ['HOME'] = {str(network.home)!r}")
     assert run(client, SETUP.format(spec=network.pair())) == "ready 8\n"
