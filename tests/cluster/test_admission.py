@@ -121,7 +121,8 @@ def written(host):
     return sorted(host.output("find", *places, "-xdev", "-type", "f", "-printf", "%p %s %T@\\n").splitlines())
 
 
-def test_from_another_host_nobody_reaches_a_running_cluster_and_it_writes_no_file(network, programs, known_hosts, monkeypatch):
+@pytest.mark.usefixtures("known_hosts")
+def test_from_another_host_nobody_reaches_a_running_cluster_and_it_writes_no_file(network, programs, monkeypatch):
     own, worker, stranger = network.hosts
     other, before, files = programs(stranger), running(network), written(worker)
     children = set(own_children())
