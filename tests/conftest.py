@@ -22,10 +22,12 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
 )
 
-NUMERIC = {"capture", "equality", "front", "kernel", "loops"}
+NUMERIC = {
+    "auto", "callbacks", "capture", "equality", "forecast", "front", "kernel", "loops", "reports", "runtime",
+}  # fmt: skip
 """The folders in which everything is computed in float64."""
 
-BRIEF = {"planning", "seams"}
+BRIEF = {"plan", "planning", "proto", "resource_spec", "seams", "step", "strategy"}
 """The folders whose files are short. Test processes take files in this order, so that all of them end together."""
 
 # What a shell puts into the background ignores Ctrl-C, and so would every program that the tests start and interrupt.

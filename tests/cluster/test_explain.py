@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_keras.callbacks import Timeline
+from tests.cluster.data.test_data_pipelines import untuned
 from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.cluster.test_data_pipelines import untuned
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data

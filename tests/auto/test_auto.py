@@ -12,8 +12,8 @@ from autodist_core.errors import StrategyError
 from autodist_core.plan import table
 from autodist_core.strategy import BUILDERS, AllReduce, Parallax, PartitionedPS, resolve
 from autodist_core.strategy.written import read_builder, written
+from tests.auto.test_predictions import machines
 from tests.planning import cases, goldens
-from tests.planning.test_predictions import machines
 
 CLUSTERS = {
     **{name: cases.cluster(name) for name in cases.CLUSTERS}, "two_machines": machines(2),

@@ -7,8 +7,8 @@ import tensorflow as tf
 from autodist_core.runtime import UNCHANGED
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
+from tests.cluster.data.test_data_pipelines import ON_MACHINES, foreseen
 from tests.cluster.over_hosts import LONG_TRAININGS
-from tests.cluster.test_data_pipelines import ON_MACHINES, foreseen
 from tests.support.compare import assert_equally_trained
 from tests.support.made_data import learning, made, untuned
 from tests.support.training import SEED, seeded, trained

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.cluster.data.test_data_pipelines import FED, ON_MACHINES
 from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair
-from tests.cluster.test_data_pipelines import FED, ON_MACHINES
 from tests.support.made_data import untuned
 from tests.support.models import Data, ReferenceModel
 from tests.support.training import SEED

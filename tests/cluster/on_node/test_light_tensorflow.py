@@ -15,7 +15,7 @@ from autodist_core.cluster.on_node.light_tensorflow import import_tensorflow_ser
 import_tensorflow_server()
 from autodist_core.cluster.on_node import server
 whole = "keras" in sys.modules
-from tests.cluster.test_light_tensorflow import known
+from tests.cluster.on_node.test_light_tensorflow import known
 print(json.dumps([whole, *known()]))
 """
 

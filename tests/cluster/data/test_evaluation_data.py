@@ -14,9 +14,9 @@ import tensorflow as tf
 from autodist_core.errors import NodeLostError
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
+from tests.cluster.data.test_data_pipelines import rows, scaled
 from tests.cluster.hurting import kill
 from tests.cluster.over_hosts import LONG_TRAININGS, assert_equal_over_a_pair, nothing_left, sent_by
-from tests.cluster.test_data_pipelines import rows, scaled
 from tests.support.made_data import made, small, untuned
 from tests.support.models import DENSE, dense_data
 from tests.support.training import seeded

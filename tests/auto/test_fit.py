@@ -10,7 +10,7 @@ from autodist_core.auto.of_step import ELEMENT, profile_of
 from autodist_core.auto.profiles import FORWARD
 from autodist_core.errors import StrategyError
 from autodist_keras import DistributedModel
-from tests.planning.test_predictions import machines
+from tests.auto.test_predictions import machines
 from tests.support.graphs import captured
 from tests.support.models import BY_NAME, stacked
 from tests.support.training import assert_equal_training, seeded
