@@ -30,7 +30,8 @@ DIST := .venv-dist
 BENCH_ARGS ?=
 GPU_ARGS ?=
 PYTHONS := 3.12 3.13
-QUICK := tests/planning tests/seams tests/capture/test_plain_traces.py tests/equality/test_cut.py tests/front/test_promises.py
+QUICK := $(addprefix tests/,planning resource_spec strategy plan proto step seams auto/test_auto.py auto/test_predictions.py \
+    capture/test_plain_traces.py equality/test_cut.py front/test_promises.py)
 OF_WHEEL := tests/equality/test_cut.py tests/front/test_promises.py
 METADATA := setup.cfg setup.py pyproject.toml
 
@@ -72,7 +73,7 @@ test-long: $(VENV)/.installed-test
 
 # Data of other packages, and Orbax's checkpoints: what these tests need is installed here only, since it is large.
 test-packages: $(VENV)/.installed-packages
-	$(PYTEST) -m long -k "other_packages or orbax" tests/front/test_keras_loops.py tests/front/test_keras_callbacks.py $(PYTEST_ARGS)
+	$(PYTEST) -m long -k "other_packages or orbax" tests/front/test_keras_loops.py tests/callbacks/test_keras_callbacks.py $(PYTEST_ARGS)
 
 # A part of the tests on the lower bounds of setup.cfg, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed

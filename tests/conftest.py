@@ -15,16 +15,19 @@ import pytest
 import tensorflow as tf
 
 from tests.network.fixtures import make_network, network, network_is_possible  # noqa: F401
+from tests.support.notebooks import this_python  # noqa: F401
 
 # Each replica of a test has a device of its own, as on GPUs. TensorFlow makes devices only before it begins to run.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 8
 )
 
-NUMERIC = {"capture", "equality", "front", "kernel", "loops"}
+NUMERIC = {
+    "auto", "callbacks", "capture", "equality", "forecast", "front", "kernel", "loops", "reports", "runtime",
+}  # fmt: skip
 """The folders in which everything is computed in float64."""
 
-BRIEF = {"planning", "seams"}
+BRIEF = {"plan", "planning", "proto", "resource_spec", "seams", "step", "strategy"}
 """The folders whose files are short. Test processes take files in this order, so that all of them end together."""
 
 # What a shell puts into the background ignores Ctrl-C, and so would every program that the tests start and interrupt.
@@ -36,7 +39,13 @@ OF_KERAS = "ignore:__array__ implementation doesn't accept a copy keyword:Deprec
 
 def is_numeric(path: Path) -> bool:
     """Whether a test's file lies in one of them; doctests and what lies in `tests` itself do not."""
-    return path.parent.name in NUMERIC and path.parents[1] == Path(__file__).parent
+    return folder_of(path) in NUMERIC
+
+
+def folder_of(path: Path) -> str:
+    """The folder of `tests` in which a test's file lies, however deep."""
+    tests = Path(__file__).parent
+    return path.relative_to(tests).parts[0] if path.is_relative_to(tests) else ""
 
 
 def pytest_addoption(parser):
@@ -60,7 +69,7 @@ def pytest_collection_modifyitems(config, items):
     long = [item for item in items if item.get_closest_marker("long")]
     # Combinations of one test take about as long as each other, and stand together: the parts get them in turns.
     left = {item for place, item in enumerate(sorted(long, key=has_combinations)) if place % parts != number}
-    items[:] = sorted((item for item in items if item not in left), key=lambda item: item.path.parent.name in BRIEF)
+    items[:] = sorted((item for item in items if item not in left), key=lambda item: folder_of(item.path) in BRIEF)
     config.hook.pytest_deselected(items=list(left))
     # Where a part of a file was asked for, others may be missing for that.
     if not any("::" in argument for argument in config.args):

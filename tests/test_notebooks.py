@@ -2,10 +2,8 @@
 
 import contextlib
 import io
-import json
 import re
 import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +38,6 @@ def test_the_code_of_a_notebook_runs(tmp_path):
     assert out.getvalue().count(" of the largest entry") == 2
 
 
-@pytest.fixture
-def kernel(tmp_path, monkeypatch) -> str:
-    """The name of a kernel of this Python, whatever kernels the person who runs the test has installed."""
-    kernels = tmp_path / "kernels" / "this-python"
-    kernels.mkdir(parents=True)
-    (kernels / "kernel.json").write_text(
-        json.dumps(
-            {
-                "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-                "display_name": "This Python",
-                "language": "python",
-            }
-        )
-    )
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    for variable in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
-        monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
-    return "this-python"
-
-
 def run(name: str, folder: Path, kernel: str) -> str:
     """Run a notebook in `folder`, and return what its cells print. No cell may fail, or leave a file there.
 
@@ -80,16 +58,16 @@ def run(name: str, folder: Path, kernel: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [path.name for path in NOTEBOOKS if path.name != "several_machines.ipynb"])
-def test_a_notebook_runs(name, tmp_path, kernel):
-    assert run(name, tmp_path / "work", kernel)
+def test_a_notebook_runs(name, tmp_path, this_python):
+    assert run(name, tmp_path / "work", this_python)
 
 
 @pytest.mark.long
-def test_the_notebook_of_several_machines_runs(make_network, tmp_path, kernel, monkeypatch):
+def test_the_notebook_of_several_machines_runs(make_network, tmp_path, this_python, monkeypatch):
     network = make_network(2)
     monkeypatch.setenv("HOME", str(network.home))
     (tmp_path / "work").mkdir()
     (tmp_path / "work/cluster.yml").write_text(yaml.safe_dump(network.spec(cpus=[2, 1])))
-    printed = run("several_machines.ipynb", tmp_path / "work", kernel)
+    printed = run("several_machines.ipynb", tmp_path / "work", this_python)
     assert "Gbit/s, from the row to the column" in printed
     assert printed.count("e-1") >= 4, "the differences from one device"

@@ -16,7 +16,7 @@ PRIVATE = re.compile(r"(?<![\w.])(front|dm|wrapper|session|step|other|hosts\.fro
 LOOK_INSIDE = {
     "test_tests.py": "names what it looks for",
     "kernel/test_combine.py": "sets each replica's copy of a variable, which a session does for all at once",
-    "kernel/test_session.py": "interrupts a close at the moment when it has told the replicas to end",
+    "runtime/test_session.py": "interrupts a close at the moment when it has told the replicas to end",
 }
 """Files that look at something private, and why."""
 

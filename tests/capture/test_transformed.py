@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests.capture.steps import DATA, QUIET, assert_refused, gradients_of, stepping
 from tests.support.compare import Trained, assert_equally_trained, relative_error
+from tests.support.steps import LooksUp
 from tests.support.training import assert_equal_training, fit, plain, train_distributed
 
 TRANSFORMED = {
@@ -83,16 +84,8 @@ def test_whether_the_loss_was_scaled_or_not(name: str, scaled: bool):
     assert_equally_trained(_expected(name), train_distributed(BUILDS[name, scaled], _fit, replicas=3))
 
 
-class Looks(keras.Model):
-    """A table and a dense layer; the table's rows are clipped."""
-
-    def __init__(self) -> None:
-        super().__init__(name="looks")
-        self.table = keras.layers.Embedding(5, 2, name="table")
-        self.out = keras.layers.Dense(1, name="out")
-
-    def call(self, ids):
-        return self.out(tf.reduce_mean(self.table(ids), axis=1))
+class Looks(LooksUp):
+    """The table's rows are clipped."""
 
     def train_step(self, data):
         rows, *others = gradients_of(self, data)
@@ -109,7 +102,7 @@ def test_rows_are_clipped_as_one_device_clips_them(builder: str):
     ids, y = random.integers(0, 5, (9, 3)).astype("int32"), random.normal(size=(9, 1))
 
     def build() -> keras.Model:
-        model = Looks()
+        model = Looks(5, 2)
         model.compile(keras.optimizers.SGD(0.5, name="sgd"), jit_compile=False)
         model(ids)
         return model

@@ -9,12 +9,13 @@ import pytest
 
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
+from tests.cluster import hurting
 from tests.conftest import OF_KERAS
 from tests.support.compare import Trained, assert_equally_trained
 from tests.support.ended import Killed, kill
 from tests.support.models import Data, ReferenceModel
 from tests.support.strategies import strategy_named
-from tests.support.training import SEED, fit, run, seeded, train_plain
+from tests.support.training import SEED, fit, run, seeded, train_plain, trained
 from tests.support.waiting import comes_true
 
 LONG_TRAININGS = [
@@ -22,6 +23,9 @@ LONG_TRAININGS = [
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
 ]  # fmt: skip
 """The marks of a file of long tests that train over hosts."""
+
+HERE = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
+"""Two replicas of the test's own process."""
 
 
 class OverHosts:
@@ -73,6 +77,44 @@ def part(build, spec, folder, train, ends: int | None = None):
         with nullcontext() if ends is None else pytest.raises(Killed):
             train(front, callbacks)
         return model, str(front.plan())
+
+
+def parts(build, specs, folder, train, ends):
+    """A training that ends before a step and goes on in another program: the model, and both plans."""
+    _, before = part(build, specs[0], folder, train, ends)
+    model, after = part(build, specs[1], folder, train)
+    return model, before, after
+
+
+def alone(build, train):
+    """What one device makes of a training."""
+    model = seeded(build)
+    keras.utils.set_random_seed(SEED)
+    train(model, [])
+    return trained(model)
+
+
+def losing(network, build, train, step: int):
+    """A training of which host 1 loses its agents behind a step: what it made, and the plan."""
+    model, killed = seeded(build), []
+
+    def hurt(batch, logs):
+        if model.optimizer.iterations.numpy() == step and not killed:
+            killed.extend(hurting.kill(network.hosts[1]))
+
+    with DistributedModel(model, network.pair(1, 2), "PS", on_failure="restart", lost_after=5.0) as front:
+        keras.utils.set_random_seed(SEED)
+        train(front, [keras.callbacks.LambdaCallback(on_train_batch_end=hurt)])
+        plan = str(front.plan())
+    assert killed
+    return trained(model), plan
+
+
+def sent_by(network, call):
+    """The bytes that the chief has sent to other hosts during a call, and what the call returned."""
+    before = network.hosts[0].sent_bytes()
+    result = call()
+    return network.hosts[0].sent_bytes() - before, result
 
 
 def nothing_left(network, seconds: float = 20) -> list[str]:

@@ -18,18 +18,8 @@ from tests.support.models import BY_NAME, DENSE, dense_data, stacked
 from tests.support.strategies import BUILDERS
 from tests.support.training import QUIET, plain, run, train_plain
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
 HOSTS = 6
-
-
-@pytest.fixture(scope="module")
-def lan(make_network):
-    return make_network(HOSTS)
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(lan, monkeypatch):
-    monkeypatch.setenv("HOME", str(lan.home))
 
 
 CASES = {
@@ -39,42 +29,42 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_builder_over_many_hosts(lan, name, caplog):
+def test_every_builder_over_many_hosts(network, name, caplog):
     """Batches are uneven: some replicas have an example more, and in the last batch some may have none."""
     caplog.set_level(logging.DEBUG, "autodist")
     reference = BY_NAME[name]
     expected = plain(reference, replicas=HOSTS)
-    with OverHosts(reference, lan.spec()) as hosts:
+    with OverHosts(reference, network.spec()) as hosts:
         for builder in CASES[name]:
             assert_equally_trained(expected, hosts.train("adam", builder))
     assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
 
 
 @pytest.mark.parametrize(("cpus", "share_memory"), [(2, None), (4, False)])
-def test_several_replicas_on_each_machine(lan, cpus, share_memory, caplog):
+def test_several_replicas_on_each_machine(network, cpus, share_memory, caplog):
     """The replicas of a machine share copies, as on CPUs, or have their own, as on GPUs."""
     caplog.set_level(logging.DEBUG, "autodist")
     for name, builders in {"dense": ("AllReduce", "PSLoadBalancing"), "embedding": ("AllReduce", "Parallax")}.items():
         reference = BY_NAME[name]
         data = reference.data(5 * 24)
         expected = train_plain(reference, data=data, batch_size=48)
-        with OverHosts(reference, lan.spec(cpus=cpus), share_memory=share_memory) as hosts:
+        with OverHosts(reference, network.spec(cpus=cpus), share_memory=share_memory) as hosts:
             for builder in builders:
                 assert_equally_trained(expected, hosts.train("adam", builder, data, batch_size=48))
     assert not [text for text in caplog.messages if text.startswith("The graph of each replica is built")]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_kind_of_rows_that_all_machines_gather(lan, name):
+def test_every_kind_of_rows_that_all_machines_gather(network, name):
     """How many rows a machine has changes from step to step, and is none for a machine without examples."""
     reference = MODELS[name]
     expected = train_plain(reference)
     for cpus, builder in (([2, 1, 1], "AllReduce"), ([1] * HOSTS, "PartitionedAR")):
-        with OverHosts(reference, lan.spec(cpus, lan.hosts[: len(cpus)])) as hosts:
+        with OverHosts(reference, network.spec(cpus, network.hosts[: len(cpus)])) as hosts:
             assert_equally_trained(expected, hosts.train("adam", builder))
 
 
-def test_an_update_that_is_left_out(lan, caplog):
+def test_an_update_that_is_left_out(network, caplog):
     """One label is not a number. So the update of its batch is left out, on every machine."""
     caplog.set_level(logging.DEBUG, "autodist")
     data = dense_data()
@@ -90,7 +80,7 @@ def test_an_update_that_is_left_out(lan, caplog):
 
     expected = train_plain(DENSE, plain_training)
     assert all(np.isfinite(value).all() for value in expected.state.values())
-    with OverHosts(DENSE, lan.spec()) as hosts:
+    with OverHosts(DENSE, network.spec()) as hosts:
         for builder in ("AllReduce", "PS"):
             hosts.compile("adam", builder)
             hosts.front.compile(_scaled(), "mse", strategy=builder)
@@ -110,28 +100,29 @@ def _everything(front, model):
     return {"fit": history, "evaluate": evaluated, "predict": front.predict(data.x, batch_size=12, verbose=0)}
 
 
-def test_the_same_without_tensorflows_graph_optimizer(lan):
+def test_the_same_without_tensorflows_graph_optimizer(network):
     """TensorFlow then puts functions in place of their calls later. So do evaluations and predictions go."""
     expected = train_plain(DENSE, _everything)
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
-        with OverHosts(DENSE, lan.spec()) as hosts:
+        with OverHosts(DENSE, network.spec()) as hosts:
             hosts.compile("adam", AllReduce(compressor="NoneCompressor", bucket_bytes=64))
             assert_equally_trained(expected, run(_everything, hosts.front, hosts.model))
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
-def test_an_error_names_the_replica_and_its_examples(lan):
+def test_an_error_names_the_replica_and_its_examples(network):
     """The operation that fails is in a function of replicas 1 to 5."""
     table = np.ones((5, 2))
     look_up = keras.layers.Lambda(lambda rows: keras.ops.take(table, rows, axis=0), output_shape=(2,))
     model = stacked(keras.Input((), dtype="int32"), look_up, keras.layers.Dense(1))
     x = np.zeros(12, "int32")
     x[9] = 7
-    failed = f"This happened on {lan.hosts[4].address}:CPU:0, during training step 1 with examples 8 to 9 of the batch."
+    device = f"{network.hosts[4].address}:CPU:0"
+    failed = f"This happened on {device}, during training step 1 with examples 8 to 9 of the batch."
     with (
-        DistributedModel(model, lan.spec(), "AllReduce") as front,
+        DistributedModel(model, network.spec(), "AllReduce") as front,
         pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(failed)),
     ):
         front.fit(x, np.zeros((12, 1)), batch_size=12, shuffle=False, verbose=0)

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from autodist_keras.callbacks import Timeline
+from tests.cluster.data.test_data_pipelines import untuned
 from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.cluster.test_data_pipelines import untuned
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
@@ -17,8 +17,7 @@ pytestmark = [pytest.mark.filterwarnings(OF_KERAS)]
 
 
 @pytest.mark.long
-def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, known_hosts):
     spec, data, path = network.pair(1, 2), dense_data(), tmp_path / "steps.json.gz"
     addresses = [node["address"] for node in spec["nodes"]]
     with OverHosts(DENSE, spec) as hosts:
@@ -46,9 +45,8 @@ def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tm
 
 
 @pytest.mark.long
-def test_waiting_for_the_dataset_of_a_machine_is_input(network, monkeypatch):
+def test_waiting_for_the_dataset_of_a_machine_is_input(network, known_hosts):
     """To make a batch takes each machine much longer than to compute on it."""
-    monkeypatch.setenv("HOME", str(network.home))
     spec = network.pair()
 
     def slow(number):

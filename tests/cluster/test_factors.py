@@ -12,22 +12,12 @@ from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, Data, ReferenceModel
 from tests.support.training import run, train_plain
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
 HOSTS = 4
 SENDING = AllReduce(factor_rows=1000)
 COMPRESSING = AllReduce(compressor="PowerSGDCompressor", factor_rows=1000)
 """It would compress each kernel and no bias."""
 BUILDERS = (SENDING, "adam"), (COMPRESSING, "sgd"), (AllReduce(factor_rows=6), "adam"), (Parallax(factor_rows=7), "sgd")
-
-
-@pytest.fixture(scope="module")
-def lan(make_network):
-    return make_network(HOSTS)
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(lan, monkeypatch):
-    monkeypatch.setenv("HOME", str(lan.home))
 
 
 def _branches() -> keras.Model:
@@ -75,16 +65,16 @@ POSITIONS = ReferenceModel("positions", _positions, _sequences, lambda: {"loss":
     ],
     ids=str,
 )  # fmt: skip
-def test_training_equals_one_device(lan, reference, cpus, builders):
+def test_training_equals_one_device(network, reference, cpus, builders):
     """Batches are uneven, and in the last one some machines have no example."""
     expected = {name: train_plain(reference, batch_size=7, optimizer=name) for name in ("adam", "sgd")}
-    with OverHosts(reference, lan.spec(cpus, lan.hosts[: len(cpus)])) as hosts:
+    with OverHosts(reference, network.spec(cpus, network.hosts[: len(cpus)])) as hosts:
         for builder, optimizer in builders:
             assert_equally_trained(expected[optimizer], hosts.train(optimizer, builder, batch_size=7))
 
 
 @pytest.mark.long
-def test_each_size_of_a_batch_takes_its_way(lan):
+def test_each_size_of_a_batch_takes_its_way(network):
     """Factors travel, then gradients, with factors in the smaller last batch, then factors. The numbers are exact."""
 
     def training(front, model):
@@ -93,6 +83,6 @@ def test_each_size_of_a_batch_takes_its_way(lan):
             front.fit(data.x, data.y, batch_size=size, epochs=2, shuffle=False, verbose=0)
 
     expected = train_plain(BRANCHES, training)
-    with OverHosts(BRANCHES, lan.spec([1, 1], lan.hosts[:2])) as hosts:
+    with OverHosts(BRANCHES, network.spec([1, 1], network.hosts[:2])) as hosts:
         hosts.compile("adam", AllReduce(factor_rows=20, bucket_bytes=64))
         assert_equally_trained(expected, run(training, hosts.front, hosts.model))

@@ -55,8 +55,7 @@ class Measures(keras.callbacks.Callback):
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.filterwarnings(OF_KERAS)
-def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_the_program_has_no_state_while_machines_have_it(network, known_hosts, monkeypatch, tmp_path):
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
     random = np.random.default_rng(3)
     x, y = random.normal(size=(2, 8, WIDTH))
@@ -85,8 +84,7 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, t
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.filterwarnings(OF_KERAS)
-def test_the_state_of_a_model_without_values_stays_on_the_machines(network, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_the_state_of_a_model_without_values_stays_on_the_machines(network, known_hosts, monkeypatch, tmp_path):
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
     x, y = np.random.default_rng(3).normal(size=(2, 8, WIDTH))
     options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}

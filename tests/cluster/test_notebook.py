@@ -1,8 +1,6 @@
 """A notebook trains over hosts: in a real Jupyter kernel, interrupted as its stop button does, and ended with it."""
 
-import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,13 +32,8 @@ AGAIN = "dm.fit(x[:64], y[:64], batch_size=8, verbose=0); print('again')"
 
 
 @pytest.fixture
-def kernel(tmp_path):
-    spec = {"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], "language": "python"}
-    place = tmp_path / "kernels" / "this"
-    place.mkdir(parents=True)
-    (place / "kernel.json").write_text(json.dumps(spec | {"display_name": "this"}))
-    manager = KernelManager(kernel_name="this")
-    manager.kernel_spec_manager.kernel_dirs.insert(0, str(tmp_path / "kernels"))
+def kernel(this_python):
+    manager = KernelManager(kernel_name=this_python)
     manager.start_kernel(cwd=str(ROOT), env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"})
     client = manager.client()
     client.start_channels()
@@ -71,8 +64,7 @@ def run(client, code, interrupt=None):
 
 
 @pytest.mark.long
-def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, known_hosts):
     manager, client = kernel
     run(client, f"import os; os.environ['HOME'] = {str(network.home)!r}")
     assert run(client, SETUP.format(spec=network.pair())) == "ready 8\n"

@@ -22,30 +22,21 @@ from tests.support.once import once
 from tests.support.strategies import BUILDERS, strategy_named
 from tests.support.training import QUIET, compiled, plain, run, train_distributed, train_plain
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
-
-
-@pytest.fixture(scope="module")
-def lan(make_network):
-    return make_network(4)
-
-
-@pytest.fixture(autouse=True)
-def known_hosts(lan, monkeypatch):
-    monkeypatch.setenv("HOME", str(lan.home))
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
+HOSTS = 4
 
 
 @pytest.mark.long
-def test_every_builder_over_two_uneven_hosts_by_small_messages(lan, monkeypatch):
+def test_every_builder_over_two_uneven_hosts_by_small_messages(network, monkeypatch):
     """Large variables travel by their rows, and several small ones in a message."""
     monkeypatch.setattr(transfers, "MESSAGE_BYTES", 300)
     monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
-    spec = lan.spec(cpus=[1, 3], hosts=lan.hosts[:2])
+    spec = network.spec(cpus=[1, 3], hosts=network.hosts[:2])
     with OverHosts(DENSE, spec) as hosts:
         for builder in [*BUILDERS, "Mixed", "Alternating"]:
             actual = hosts.train("adam", builder)
             assert_equally_trained(plain(DENSE, replicas=4), actual)
-    assert nothing_left(lan) == []
+    assert nothing_left(network) == []
 
 
 MODELS = {"convolution": ("momentum", "PartitionedPS"), "embedding": ("adam", "Parallax"), "lstm": ("rmsprop", "Mixed")}
@@ -53,21 +44,21 @@ MODELS = {"convolution": ("momentum", "PartitionedPS"), "embedding": ("adam", "P
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
-def test_models_over_four_hosts(lan, name):
+def test_models_over_four_hosts(network, name):
     optimizer, builder = MODELS[name]
     reference = BY_NAME[name]
-    with OverHosts(reference, lan.spec(cpus=[1, 2, 1, 1])) as hosts:
+    with OverHosts(reference, network.spec(cpus=[1, 2, 1, 1])) as hosts:
         for strategy in (builder, "AllReduce"):
             assert_equally_trained(plain(reference, optimizer=optimizer, replicas=5), hosts.train(optimizer, strategy))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["embedding", "lstm", "heads"])
-def test_replicas_that_xla_compiles_train_over_two_hosts(lan, monkeypatch, name):
+def test_replicas_that_xla_compiles_train_over_two_hosts(network, monkeypatch, name):
     """Each replica's compute is many pieces: one for each gradient."""
     monkeypatch.setattr(send_stages, "BUCKET_BYTES", 1)
     reference = BY_NAME[name].compiled_with(lambda: {"jit_compile": True})
-    with OverHosts(reference, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2])) as hosts:
+    with OverHosts(reference, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
         for builder in ("Parallax", "AllReduce"):
             assert_equally_trained(plain(reference, replicas=3), hosts.train("adam", builder))
 
@@ -87,10 +78,10 @@ def _everything(front, model):
     }
 
 
-def test_the_same_program_on_one_device_on_two_replicas_and_over_two_hosts(lan):
+def test_the_same_program_on_one_device_on_two_replicas_and_over_two_hosts(network):
     expected = train_plain(DENSE, _everything)
     assert_equally_trained(expected, train_distributed(DENSE, _everything, strategy="PS", share_memory=None))
-    with OverHosts(DENSE, lan.spec(hosts=lan.hosts[:2])) as hosts:
+    with OverHosts(DENSE, network.spec(hosts=network.hosts[:2])) as hosts:
         hosts.compile("adam", "PS")
         assert_equally_trained(expected, run(_everything, hosts.front, hosts.model))
 
@@ -113,43 +104,43 @@ def _wide_steps(front, model):
 
 @pytest.mark.quick("UnevenPartitionedPS")
 @pytest.mark.parametrize("builder", ["UnevenPartitionedPS", "PSLoadBalancing", "AllReduce", "Gathered"])
-def test_large_variables_come_home_from_two_hosts(lan, builder):
+def test_large_variables_come_home_from_two_hosts(network, builder):
     """The chief has copies of the weights. Half of the optimizer's state is on the other host, or all is here.
 
     The two replicas of a host multiply their rows of the first layer at once.
     """
     expected = once(train_plain, _wide, _wide_steps)
     model = compiled(_wide)
-    with DistributedModel(model, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2]), strategy_named(builder)) as front:
+    with DistributedModel(model, network.spec(cpus=[1, 2], hosts=network.hosts[:2]), strategy_named(builder)) as front:
         assert_equally_trained(expected, run(_wide_steps, front, model))
 
 
 @pytest.mark.long
-def test_batches_of_ragged_tensors_and_strings_over_two_hosts(lan):
+def test_batches_of_ragged_tensors_and_strings_over_two_hosts(network):
     make, x = KINDS["ragged"]
     model = compiled(make)
-    with DistributedModel(model, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2]), "PartitionedPS") as front:
+    with DistributedModel(model, network.spec(cpus=[1, 2], hosts=network.hosts[:2]), "PartitionedPS") as front:
         actual = run(epochs_of(x), front, model)
     assert_equally_trained(train_plain(make, epochs_of(x)), actual)
 
 
 @pytest.mark.quick("asynchronous")
 @pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=["staleness", "asynchronous"])
-def test_bounded_staleness_and_asynchrony_train_over_hosts(lan, builder: PS):
-    with OverHosts(DENSE, lan.spec(cpus=[1, 2], hosts=lan.hosts[:2])) as hosts:
+def test_bounded_staleness_and_asynchrony_train_over_hosts(network, builder: PS):
+    with OverHosts(DENSE, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
         losses = hosts.train("sgd", builder, epochs=6).result["loss"]
         assert losses[-1] < 0.9 * losses[0]
-    assert nothing_left(lan) == []
+    assert nothing_left(network) == []
 
 
 @pytest.mark.long
-def test_hosts_are_reached_over_ipv6_by_small_messages(lan, monkeypatch):
+def test_hosts_are_reached_over_ipv6_by_small_messages(network, monkeypatch):
     """The kernel of the first layer has more bytes than a message may have, and travels by its rows."""
     monkeypatch.setattr(transfers, "MESSAGE_BYTES", 300)
     monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
     assert max(weight.numpy().nbytes for weight in DENSE.build().weights) > 300
-    spec = lan.spec(hosts=lan.hosts[:2])
-    for node, host in zip(spec["nodes"], lan.hosts, strict=False):
+    spec = network.spec(hosts=network.hosts[:2])
+    for node, host in zip(spec["nodes"], network.hosts, strict=False):
         node["address"] = host.address6
     with OverHosts(DENSE, spec) as hosts:
         assert_equally_trained(plain(DENSE), hosts.train("adam", "AllReduce"))
@@ -182,10 +173,10 @@ assert_same(*({str(at): value for at, value in enumerate(end.values())} for end 
 
 
 @pytest.mark.long
-def test_other_hosts_use_onednn_where_the_program_does(lan):
+def test_other_hosts_use_onednn_where_the_program_does(network):
     """The session fuses operations as the program's host can compute them; here they do not choose oneDNN alike."""
     done = subprocess.run(
-        [sys.executable, "-c", NORMALIZES], input=json.dumps(lan.pair()), capture_output=True,
+        [sys.executable, "-c", NORMALIZES], input=json.dumps(network.pair()), capture_output=True,
         text=True, timeout=120, env=os.environ | {"TF_ENABLE_ONEDNN_OPTS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]

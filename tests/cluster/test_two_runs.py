@@ -44,8 +44,7 @@ def refused(target, job):
 
 
 @pytest.mark.long
-def test_two_trainings_on_the_same_hosts_and_ports(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_two_trainings_on_the_same_hosts_and_ports(network, known_hosts, monkeypatch):
     monkeypatch.setenv("AUTODIST_PORTS", "24000-24003")
     before, together = running(network), threading.Barrier(2, timeout=60)
     spec = network.pair()
@@ -59,8 +58,7 @@ def test_two_trainings_on_the_same_hosts_and_ports(network, monkeypatch):
     assert_nothing_came(before, network)
 
 
-def test_a_server_takes_no_graph_for_another_cluster_on_the_same_hosts(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_a_server_takes_no_graph_for_another_cluster_on_the_same_hosts(network, known_hosts):
     spec = ResourceSpec(network.pair())
     with ThreadPoolExecutor(2) as threads:
         own, others = threads.map(Cluster.start, (spec, spec))

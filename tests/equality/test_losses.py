@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tests.support.models import EXAMPLES, Data, ReferenceModel, dense_data, dense_model
+from tests.support.steps import OwnLoss
 from tests.support.training import assert_equal_training
 
 
@@ -47,15 +48,13 @@ class SumsByHand(keras.Sequential):
         return super().compute_loss(x, y, y_pred, sample_weight) + (ops.sum(losses) + penalty - by_size) / 5
 
 
-class ScalesByHand(SumsByHand):
+class ScalesByHand(OwnLoss, SumsByHand):
     """A step of its own, with the loss through the optimizer's `scale_loss`."""
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-            scaled = self.optimizer.scale_loss(loss)
-        self.optimizer.apply(tape.gradient(scaled, self.trainable_variables), self.trainable_variables)
+    def own_loss(self, x, y):
+        return self.optimizer.scale_loss(self.compute_loss(x, y, self(x, training=True)))
+
+    def returned(self, x, loss):
         return self.get_metrics_result()
 
 
@@ -223,14 +222,13 @@ def test_a_loss_for_each_output_is_corrected_by_itself(losses):
     assert_equal_training(case, replicas=3)
 
 
-class ReducesByHand(keras.Sequential):
+class ReducesByHand(OwnLoss, keras.Sequential):
     """A step that takes the compiled loss of each example and makes a mean of them."""
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = ops.mean(self.compute_loss(x, y, self(x, training=True)))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+    def own_loss(self, x, y):
+        return ops.mean(self.compute_loss(x, y, self(x, training=True)))
+
+    def returned(self, x, loss):
         self._loss_tracker.update_state(loss, sample_weight=tf.shape(x)[0])
         return self.get_metrics_result()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import keras
 import pytest
 
-from tests.support.models import ReferenceModel, even_data
+from tests.support.models import trained_by
 from tests.support.training import assert_equal_training
 
 KO = keras.optimizers
@@ -37,16 +37,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 ABSTRACT = {"Optimizer", "OptimizerMap"}
 
 
-def _model() -> keras.Model:
-    first, out = keras.layers.Dense(4, activation="tanh", name="first"), keras.layers.Dense(2, name="out")
-    return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
-
-
-def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
-    return ReferenceModel("small", _model, even_data, lambda: {"loss": "mse", "optimizer": make()})
-
-
-REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
+REFERENCES = {name: trained_by(make) for name, make in OPTIMIZERS.items()}
 
 
 # The others train in the quick combinations of `test_matrix.py` and `test_rows.py`.

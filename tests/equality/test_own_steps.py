@@ -8,7 +8,7 @@ from keras import ops
 
 from tests.support.models import Data, ReferenceModel, dense_data
 from tests.support.plans import notes_of
-from tests.support.steps import Adversarial, OwnStep
+from tests.support.steps import Adversarial, OwnLoss, OwnStep
 from tests.support.training import assert_equal_training, distributed, seeded
 
 
@@ -136,15 +136,13 @@ def test_two_optimizers_have_no_note():
         assert "is the model's own" not in front.plan(random.normal(size=(16, 3)), random.normal(size=(16, 4)))
 
 
-class OfAList(OwnStep):
+class OfAList(OwnLoss, OwnStep):
     """Its optimizer is deep in a container."""
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
-        variables = self.trainable_variables
-        self.chosen["deep"][0].apply(tape.gradient(loss, variables), variables)
+    def descend(self, gradients):
+        self.chosen["deep"][0].apply(gradients, self.trainable_variables)
+
+    def returned(self, x, loss):
         return {"loss": loss, "rows": tf.shape(x)[0]}
 
 

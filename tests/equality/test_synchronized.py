@@ -3,21 +3,14 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.support.models import Data, ReferenceModel, dense_data
+from tests.support.steps import OwnLoss
 from tests.support.training import assert_equal_training
 
 
-class NoScaling(keras.Sequential):
+class NoScaling(OwnLoss, keras.Sequential):
     """Its own step, which never tells the optimizer to scale the loss."""
-
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-        return {"loss": loss}
 
 
 def _model(base: type[keras.Sequential]) -> keras.Model:

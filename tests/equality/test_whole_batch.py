@@ -10,6 +10,7 @@ from keras import ops
 
 from autodist_core import CaptureError, whole_batch
 from autodist_keras.losses import WholeBatch
+from tests.support.steps import OwnLoss
 from tests.support.training import assert_equal_training, distributed, seeded
 
 ROWS, FEATURES = 22, 6
@@ -204,20 +205,16 @@ def test_the_plan_has_no_note(case):
         front.verify(x[:9], y[:9])
 
 
-class OwnStep(keras.Sequential):
+class OfWholeBatch(OwnLoss, keras.Sequential):
     """Computes a loss of the whole batch by hand, behind synchronized statistics."""
 
-    def train_step(self, data):
-        with tf.GradientTape() as tape:
-            embeddings = whole_batch(self(data[0], training=True))
-            loss = ops.mean(in_batch_softmax(None, embeddings))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-        return {"loss": loss}
+    def own_loss(self, x, y):
+        return ops.mean(in_batch_softmax(None, whole_batch(self(x, training=True))))
 
 
 def test_a_loss_of_a_step_of_its_own_is_exact_and_has_no_note():
     def own_step():
-        network = OwnStep([
+        network = OfWholeBatch([
             keras.Input((FEATURES,)), keras.layers.Dense(8, use_bias=False),
             keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(4, use_bias=False),
         ])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.made_data import Batches
 from tests.support.models import BY_NAME, DENSE, ReferenceModel, dense_data
 from tests.support.training import (
     assert_equal_training,
@@ -14,19 +15,10 @@ from tests.support.training import (
 WEIGHTS = np.linspace(0.2, 2.0, 22)
 
 
-class Batches(keras.utils.PyDataset):
+def _growing(index: int) -> tuple[np.ndarray, ...]:
     """Batches of growing size."""
-
-    def __init__(self):
-        super().__init__()
-        self.data = dense_data()
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        rows = slice(index * (index + 1), (index + 1) * (index + 2))
-        return self.data.x[rows], self.data.y[rows], WEIGHTS[rows]
+    data, rows = dense_data(), slice(index * (index + 1), (index + 1) * (index + 2))
+    return data.x[rows], data.y[rows], WEIGHTS[rows]
 
 
 def _dataset(batch: int = 7) -> tf.data.Dataset:
@@ -51,7 +43,7 @@ FORMS = {
     "dataset_validated_by_dataset": lambda fit: fit(
         _dataset(), validation_data=_dataset(4), validation_steps=3, shuffle=False
     ),
-    "pydataset": lambda fit: fit(Batches(), shuffle=False),
+    "pydataset": lambda fit: fit(Batches(_growing, 4), shuffle=False),
     "generator": lambda fit: fit(_generator(), steps_per_epoch=3, shuffle=False),
     "classes_weighted": lambda fit: fit(_dataset().map(lambda x, y, weight: (x, tf.cast(y > 0, tf.int64))),
                                         class_weight={0: 0.2, 1: 3.0}, shuffle=False),

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same
+from tests.support.made_data import Batches
 from tests.support.models import BATCH, DENSE, even_data
 from tests.support.recorded import Recorder, error_of, warned
 from tests.support.training import QUIET, assert_equal_training, compiled, distributed
@@ -40,19 +41,10 @@ def endless(*parts):
         yield parts
 
 
-class InBatches(keras.utils.PyDataset):
-    """Counts its epochs; without `batches` it never ends."""
+class InBatches(Batches):
+    """Counts its epochs."""
 
-    def __init__(self, batches: int | None, workers: int):
-        super().__init__(workers=workers)
-        self.batches, self.begun, self.ended = batches, 0, 0
-
-    @property
-    def num_batches(self):
-        return self.batches
-
-    def __getitem__(self, index):
-        return X[:4] + index % 3, Y[:4]
+    begun = ended = 0
 
     def on_epoch_begin(self):
         self.begun += 1
@@ -197,13 +189,13 @@ def test_several_steps_in_one_execution():
 def _sources(front, model):
     outcomes, fit = {}, partial(front.fit, **IN_ORDER)
     for workers in (1, 2):
-        finite, never = InBatches(4, workers), InBatches(None, workers)
+        finite, never = (InBatches(_batch, count, workers=workers) for count in (4, None))
         outcomes[f"{workers} workers"] = [
             fit(finite, epochs=2).history, fit(never, epochs=2, steps_per_epoch=3).history,
             fit(X, Y, validation_data=finite).history, front.evaluate(finite, verbose=0),
             front.predict(finite, verbose=0), finite.begun, finite.ended,
         ]  # fmt: skip
-    broken = Broken(4, 1)
+    broken = Batches(_broken, 4)
     # How many batches were trained before the error is different from run to run where threads make them.
     kept = model.get_weights()
     outcomes["an error in the data"] = "no third batch" in error_of(lambda: fit(broken))
@@ -212,13 +204,14 @@ def _sources(front, model):
     return outcomes
 
 
-class Broken(InBatches):
-    """Raises where the third batch is asked for."""
+def _batch(index):
+    return X[:4] + index % 3, Y[:4]
 
-    def __getitem__(self, index):
-        if index == 2:
-            raise ValueError("no third batch")
-        return super().__getitem__(index)
+
+def _broken(index):
+    if index == 2:
+        raise ValueError("no third batch")
+    return _batch(index)
 
 
 @pytest.mark.long

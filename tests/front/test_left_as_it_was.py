@@ -13,6 +13,7 @@ from autodist_core.strategy import PS, AllReduce, StrategyBuilder
 from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.models import DENSE, even_data
 from tests.support.plans import without_memory
+from tests.support.steps import OwnLoss
 from tests.support.training import QUIET, compiled, distributed, seeded, train_plain, trained
 
 
@@ -134,7 +135,7 @@ def test_ctrl_c_while_a_training_is_built():
     assert_equally_trained(train_plain(DENSE, lambda plain, _: [_fit(plain)]), actual)
 
 
-class FailsFirst(keras.Model):
+class FailsFirst(OwnLoss, keras.Model):
     """Its training step makes the optimizer's variables, and then uses the batch's size as a number."""
 
     def __init__(self, fails):
@@ -144,11 +145,7 @@ class FailsFirst(keras.Model):
     def call(self, x):
         return self.dense(x)
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+    def returned(self, x, loss):
         if self.fails:
             self.fails = False
             return {"loss": loss / x.shape[0]}

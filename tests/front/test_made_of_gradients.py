@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS
 from tests.support.models import dense_data
-from tests.support.steps import OwnStep
+from tests.support.steps import LooksUp, OwnStep
 from tests.support.training import assert_equal_training, distributed, seeded
 
 DATA = dense_data(15)
@@ -30,14 +30,6 @@ class Watched(OwnStep):
     @property
     def metrics(self):
         return [self.tracker, self.norms]
-
-    def losses_and_gradients(self, data) -> tuple[Any, list[Any]]:
-        x, y = data
-        with tf.GradientTape() as tape:
-            squares = tf.reduce_mean(tf.square(self(x, training=True) - y), axis=-1)
-            loss = tf.reduce_mean(squares)
-        self.tracker.update_state(squares)
-        return loss, tape.gradient(loss, self.trainable_variables)
 
     def descend(self, gradients) -> None:
         self.optimizer.apply(gradients, self.trainable_variables)
@@ -179,8 +171,8 @@ def _model(name: str) -> Watched:
 
         def train_step(self, data):
             self.given = lambda: data[0]
-            self.again = lambda: self.losses_and_gradients(data)
-            loss, gradients = self.losses_and_gradients(data)
+            self.again = lambda: self.loss_and_gradients(data)
+            loss, gradients = self.loss_and_gradients(data)
             return {"loss": loss, **(STEPS | {"another loss": _of_another_loss})[name](self, loss, gradients)}
 
     model = Stepping()
@@ -189,21 +181,13 @@ def _model(name: str) -> Watched:
     return model
 
 
-class Logs(keras.callbacks.Callback):
-    """Keeps every batch's logs: History has the last batch's only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: list[dict] = []
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.kept.append({name: np.array(value) for name, value in logs.items()})
-
-
 def _fit(front: Any, model: Watched) -> dict:
-    logs = Logs()
-    history = front.fit(DATA.x, DATA.y, callbacks=[logs], **QUIET).history
-    return {"logs": logs.kept, "history": history}
+    """History has the last batch's logs only."""
+    kept: list[dict] = []
+    keep = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: kept.append(
+        {name: np.array(value) for name, value in logs.items()}))  # fmt: skip
+    history = front.fit(DATA.x, DATA.y, callbacks=[keep], **QUIET).history
+    return {"logs": kept, "history": history}
 
 
 BUILDS = {name: partial(_model, name) for name in STEPS}
@@ -242,16 +226,8 @@ def test_replicas_that_do_not_wait_log_their_own():
     assert np.isfinite(norms).all() and (norms > 0.0).all()
 
 
-class Looks(keras.Model):
-    """A table, whose gradient is rows."""
-
-    def __init__(self) -> None:
-        super().__init__(name="looks")
-        self.table = keras.layers.Embedding(9, 4, name="table")
-        self.out = keras.layers.Dense(1, name="out")
-
-    def call(self, ids):
-        return self.out(tf.reduce_mean(self.table(ids), axis=1))
+class Looks(LooksUp):
+    """Returns what it makes of the rows."""
 
     def train_step(self, data):
         x, y = data
@@ -270,7 +246,7 @@ def test_of_rows(builder: str, replicas: int):
     ids, y = random.integers(0, 9, (11, 3)).astype("int32"), random.normal(size=(11, 1))
 
     def build() -> keras.Model:
-        model = Looks()
+        model = Looks(9, 4)
         model.compile(keras.optimizers.Adagrad(0.1), "mse", jit_compile=False)
         return model
 

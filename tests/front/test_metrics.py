@@ -36,32 +36,22 @@ def _settings() -> dict:
 CLASSIFIER = ReferenceModel("classifier", _classifier, _classes, _settings)
 
 
-class BatchLogs(keras.callbacks.Callback):
-    """Keeps what each batch logged."""
-
-    def __init__(self):
-        super().__init__()
-        self.logs = []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.logs.append(dict(logs))
-
-
 def _fit(front, model):
-    data, logs = CLASSIFIER.data(), BatchLogs()
+    data, seen = CLASSIFIER.data(), []
+    keep = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(dict(logs)))
     validation = (data.x[3:17], data.y[3:17])
     history = front.fit(
-        data.x, data.y, sample_weight=data.sample_weight, validation_data=validation, epochs=3, callbacks=[logs],
+        data.x, data.y, sample_weight=data.sample_weight, validation_data=validation, epochs=3, callbacks=[keep],
         **QUIET,
     )  # fmt: skip
-    assert len(logs.logs) == 12
+    assert len(seen) == 12
     afterwards = model.get_metrics_result()
     # With a learning rate of zero every epoch is the same epoch, to the last bit.
     model.optimizer.learning_rate = 0.0
     same = front.fit(data.x, data.y, sample_weight=data.sample_weight, epochs=4, **QUIET).history
     for name, values in same.items():
         assert len(set(values)) == 1, name
-    return {"history": history.history, "batches": logs.logs, "afterwards": afterwards, "same": same}
+    return {"history": history.history, "batches": seen, "afterwards": afterwards, "same": same}
 
 
 def test_history_and_the_logs_of_every_batch():

@@ -4,6 +4,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import keras
 import numpy as np
@@ -26,6 +27,7 @@ from tests.support.training import (
 )
 
 DATA = even_data()
+BATCHES = [slice(first, first + 7) for first in (0, 7, 14)]
 BY_STRATEGY = pytest.mark.parametrize("builder, shares", [("AllReduce", True), ("AllReduce", False), ("PS", False)])
 
 
@@ -43,8 +45,9 @@ def test_a_refused_second_wrapper_changes_nothing():
                 model.layers[0].kernel.assign(0.5 * model.layers[0].kernel)
 
         def intrude(batch: int):
-            with pytest.raises(SessionError, match="being trained by another DistributedModel"):
-                second.evaluate(DATA.x, DATA.y, verbose=0)
+            for call in (partial(second.evaluate, verbose=0), second.verify):
+                with pytest.raises(SessionError, match="being trained by another DistributedModel"):
+                    call(DATA.x, DATA.y)
             refused.append(batch)
 
         options = {"epochs": 2, **QUIET}
@@ -160,14 +163,14 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
     thread.start()
     try:
         with distributed(model, strategy=builder, share_memory=shares) as front:
-            for batch in range(3):
+            for rows in BATCHES:
                 looked.clear()
-                front.train_on_batch(DATA.x[7 * batch : 7 * batch + 7], DATA.y[7 * batch : 7 * batch + 7])
+                front.train_on_batch(DATA.x[rows], DATA.y[rows])
     finally:
         over.set()
         thread.join()
-    for batch in range(3):
-        plain.train_on_batch(DATA.x[7 * batch : 7 * batch + 7], DATA.y[7 * batch : 7 * batch + 7])
+    for rows in BATCHES:
+        plain.train_on_batch(DATA.x[rows], DATA.y[rows])
         if writes:
             plain.optimizer.learning_rate = 0.002
     assert_same(trained(plain).state, trained(model).state)
@@ -235,8 +238,7 @@ def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
     model.compile(**DENSE.compile_arguments("adam"))
     seen.clear()
     with distributed(model, strategy=strategy, share_memory=shares) as front:
-        for batch in range(3):
-            rows = slice(7 * batch, 7 * batch + 7)
+        for rows in BATCHES:
             before.append(plain.layers[-1].kernel.numpy())
             front.train_on_batch(DATA.x[rows], DATA.y[rows])
             plain.train_on_batch(DATA.x[rows], DATA.y[rows])
@@ -269,7 +271,7 @@ def test_of_two_threads_that_call_at_once_one_is_refused():
     assert_same(named(plain.weights), named(model.weights))
 
 
-def test_the_plain_models_methods_are_refused_to_other_threads_while_it_trains():
+def test_the_plain_models_methods_in_other_threads_and_verify_are_refused_while_it_trains():
     model, plain, refusals = compiled(DENSE), compiled(DENSE), []
 
     def call():
@@ -283,6 +285,8 @@ def test_the_plain_models_methods_are_refused_to_other_threads_while_it_trains()
         thread = threading.Thread(target=call)
         thread.start()
         thread.join()
+        with pytest.raises(SessionError, match=r"^this DistributedModel is training: verify afterwards\.$"):
+            front.verify(DATA.x, DATA.y)
 
     plain.fit(DATA.x, DATA.y, epochs=2, **QUIET)
     with distributed(model) as front:
@@ -291,30 +295,6 @@ def test_the_plain_models_methods_are_refused_to_other_threads_while_it_trains()
     assert len(refusals) > 4
     assert_same(named(plain.weights), named(model.weights))
     assert model.predict(DATA.x, verbose=0).shape == (len(DATA.x), 1)
-
-
-class _Looks(keras.callbacks.Callback):
-    """Asks for a table of differences in the middle of a training."""
-
-    def __init__(self, front, refusals: list[str]) -> None:
-        super().__init__()
-        self._front, self._refusals = front, refusals
-
-    def on_train_batch_end(self, batch, logs=None):
-        with pytest.raises(SessionError) as refusal:
-            self._front.verify(DATA.x[:8], DATA.y[:8])
-        self._refusals.append(str(refusal.value))
-
-
-@pytest.mark.long
-def test_verify_waits_for_the_end_of_a_training():
-    plain, model, own, others = compiled(DENSE), compiled(DENSE), [], []
-    plain.fit(DATA.x, DATA.y, **QUIET)
-    with distributed(model) as front, distributed(model) as other:
-        front.fit(DATA.x, DATA.y, callbacks=[_Looks(front, own), _Looks(other, others)], **QUIET)
-    assert set(own) == {"this DistributedModel is training: verify afterwards."}
-    assert len(others) == len(own) and "being trained by another DistributedModel" in others[0]
-    assert_same(named(plain.weights), named(model.weights))
 
 
 @pytest.mark.long

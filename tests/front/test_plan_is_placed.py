@@ -8,8 +8,9 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.errors import StrategyError
-from autodist_core.kernel import Placement, place
+from autodist_core.kernel import Placement, arrange, place
 from autodist_core.kernel.placement.devices import Tasks
+from autodist_core.plan import plan_table
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
@@ -28,7 +29,11 @@ TWO = ResourceSpec({
     "ssh": {"username": "ubuntu"},
 })  # fmt: skip
 GPUS = ResourceSpec({"nodes": [{"address": "localhost", "gpus": [0, 1]}]})
-SPECS = {"one machine": ONE, "two machines": TWO, "gpus": GPUS}
+GPUS_OF_TWO = ResourceSpec({
+    "nodes": [{"address": f"10.0.0.{host}", "chief": host == 1, "cpus": [0], "gpus": [0, 1]} for host in (1, 2)],
+    "ssh": {"username": "ubuntu"},
+})  # fmt: skip
+SPECS = {"one machine": ONE, "two machines": TWO, "gpus": GPUS, "gpus of two machines": GPUS_OF_TWO}
 OTHERS = {
     "stale": lambda: PSLoadBalancing(staleness=2), "asynchronous": lambda: PartitionedPS(sync=False),
     "proxies": lambda: PS(local_proxy_variable=True),
@@ -77,7 +82,8 @@ def _assert_strategy_is_placed(
     model: keras.Model, item: GraphItem, spec: ResourceSpec, strategy: CompiledStrategy, share_memory: bool | None,
 ) -> Placement:
     addresses = tuple(node.address for node in spec.nodes)
-    placement = place(item, strategy, share_memory, Tasks("run", addresses) if len(addresses) > 1 else Tasks())
+    tasks = Tasks("run", addresses) if len(addresses) > 1 else Tasks()
+    placement, arranged = place(item, strategy, share_memory, tasks), arrange(item, strategy, share_memory)
     plan = model_plan.plan(model, item, strategy, share_memory, True, (), Notes())
     rows = [re.split(r" : |  +", line.strip()) for line in plan.splitlines() if " : " in line]
     parts = {part.name for each in placement.parts.values() for part in each}
@@ -86,6 +92,10 @@ def _assert_strategy_is_placed(
         pieces = len(placement.parts.get(name, ())) or 1
         assert _printed(text, pieces) == _said_of(placement, name), (name, text)
         assert (f"note: {name} stays whole" in plan) == (name in placement.partitioner.whole)
+    table = plan_table(arranged.strategy, item, arranged.memories)
+    for row in () if placement.shares_memory else (row for row in table.rows if row.name not in placement.parts):
+        placed = {copy.device for copy in placement.copies(row.name)}
+        assert {tasks.device(name) for name in row.devices} == placed, row.name
     copies = {placement.holder(replica).index for replica in placement.replicas}
     assert ("the replicas share one copy" in plan) == placement.shares_memory
     by_machine = not placement.shares_memory and len(copies) < len(placement.replicas)

@@ -11,9 +11,10 @@ from tests.support.compare import (
     assert_same,
     relative_error,
 )
+from tests.support.made_data import Batches
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
 from tests.support.plans import Does, headed
-from tests.support.steps import OwnStep
+from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import (
     QUIET,
     assert_equal_training,
@@ -60,14 +61,13 @@ def test_one_batch_is_divided_among_the_replicas(examples: int, replicas: int, r
 # Losses that are reduced by hand
 
 
-class Asks(OwnStep):
+class Asks(OwnLoss, OwnStep):
     """Leaves the reduction to the compiled loss."""
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+    def own_loss(self, x, y):
+        return self.compute_loss(x, y, self(x, training=True))
+
+    def returned(self, x, loss):
         self.tracker.update_state(loss)
         return {"squares": self.tracker.result()}
 
@@ -254,23 +254,8 @@ def test_the_plan_notes_data_of_unknown_length():
         yield from [(data.x, data.y)] * 3
 
     for given, is_noted in [
-        (batches, False), (batches.filter(lambda *_: True), True), (generator(), True), (Endless(data, 2), False),
-        (Endless(data, None), True),
+        (batches, False), (batches.filter(lambda *_: True), True), (generator(), True),
+        (Batches(lambda index: (data.x, data.y), 2), False), (Batches(lambda index: (data.x, data.y), None), True),
     ]:  # fmt: skip
         plan = distributed(_of_type("float32")).plan(given)
         assert ("not exact: of data of unknown length, one device counts optimizer.iterations" in plan) is is_noted
-
-
-class Endless(keras.utils.PyDataset):
-    """Batches, as many as it is told."""
-
-    def __init__(self, data: Data, count: int | None):
-        super().__init__()
-        self.data, self.count = data, count
-
-    @property
-    def num_batches(self):
-        return self.count
-
-    def __getitem__(self, index):
-        return self.data.x, self.data.y

@@ -10,7 +10,7 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, ReferenceModel, dense_data, even_data
-from tests.support.steps import OwnStep
+from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
@@ -38,17 +38,12 @@ class TracksInAFunction(OwnStep):
         return {"squares": self.tracker.result()}
 
 
-class TrainsByHand(OwnStep):
+class TrainsByHand(OwnLoss, OwnStep):
     """Updates its weights without an optimizer."""
 
-    def train_step(self, data):
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
-        gradients = tape.gradient(loss, self.trainable_variables)
+    def descend(self, gradients):
         for gradient, variable in zip(gradients, self.trainable_variables, strict=True):
             variable.assign_sub(0.1 * gradient)
-        return {"loss": loss}
 
 
 def _model(kind: Callable[[], keras.Model]) -> keras.Model:

@@ -33,12 +33,12 @@ def name_of(value: AllReduce | dict | int) -> str:
     return "+".join(["float64", *value.values()]) if isinstance(value, dict) else str(value)
 
 
-def linear_item(shape: tuple[int, ...], dtype: str = "float64", times: int = 1) -> GraphItem:
+def linear_item(shape: tuple[int, ...], dtype: str = "float64", times: int = 1, name: str = "w") -> GraphItem:
     """A step whose gradient is the mean of the batch's rows, each of the variable's shape, whatever the weights are."""
-    variables = {"w": tf.Variable(tf.zeros(shape, dtype))}
+    variables = {name: tf.Variable(tf.zeros(shape, dtype))}
 
     def loss(variables, x):
-        return tf.reduce_sum(tf.reduce_mean(x, axis=0) * variables["w"])
+        return tf.reduce_sum(tf.reduce_mean(x, axis=0) * variables[name])
 
     step = dense_step(variables, times, loss)
     return capture(trace(step, variables, [tf.TensorSpec((None, *shape), dtype, "x")]))
@@ -50,13 +50,14 @@ class Replicas:
     def __init__(self, item: GraphItem, builder: AllReduce, cpus: int = 2) -> None:
         self.session = LocalSession(placed(item, builder, machine(cpus)))
         self.step = self.session.add(item)
+        (self.name,) = (variable.name for variable in item.variables)
         self.session.load({v.name: np.zeros(v.shape, v.dtype) for v in item.variables})
 
     def run(self, *batches: np.ndarray) -> np.ndarray:
         """The variable after these batches."""
         for batch in batches:
             self.step([batch], len(batch))
-        return self.session.read(["w"])["w"]
+        return self.session.read([self.name])[self.name]
 
     def __enter__(self) -> Replicas:
         return self

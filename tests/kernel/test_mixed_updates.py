@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from tests.support.graphs import training_graph
-from tests.support.models import ReferenceModel, even_data
+from tests.support.models import even_data, trained_by
 from tests.support.training import assert_equal_training, compiled, plain
 
 
@@ -44,16 +44,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 }
 
 
-def _model() -> keras.Model:
-    first, out = keras.layers.Dense(3, activation="tanh", name="first"), keras.layers.Dense(1, name="out")
-    return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
-
-
-def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
-    return ReferenceModel("small", _model, even_data, lambda: {"loss": "mse", "optimizer": make()})
-
-
-REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
+REFERENCES = {name: trained_by(make) for name, make in OPTIMIZERS.items()}
 
 
 @pytest.mark.quick("global_clipnorm", "loss scale")
@@ -86,7 +77,7 @@ def test_one_server_equals_one_device(name: str):
 
 def test_the_expectations_are_not_those_of_a_plain_optimizer():
     """Else equality would say nothing about clipping, accumulating and averaging."""
-    adam = plain(_reference(lambda: keras.optimizers.Adam(0.01, name="adam")))
+    adam = plain(trained_by(lambda: keras.optimizers.Adam(0.01, name="adam")))
     for name in ("global_clipnorm", "accumulation, clipped", "clipvalue", "average"):
         kernel = "small/first/kernel"
         assert abs(plain(REFERENCES[name]).weights[kernel] - adam.weights[kernel]).max() > 1e-5

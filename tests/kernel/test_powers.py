@@ -42,6 +42,16 @@ def test_powers_are_those_of_the_definition(rank: int, cpus: int):
         np.testing.assert_allclose(kept(replicas.session, "error"), error, rtol=0.0, atol=1e-12)
 
 
+def test_powers_do_not_depend_on_the_name_of_the_variable():
+    """Keras numbers automatic names on, so the same model built again in one program has other names."""
+    batch = np.random.default_rng(21).normal(size=(6, 7, 6))
+    found = []
+    for name in ("dense/kernel", "dense_1/kernel"):
+        with Replicas(linear_item((7, 6), name=name), power(1)) as replicas:
+            found.append(replicas.run(batch, batch))
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.quick("2-sizes1", "1-sizes3")
 @pytest.mark.parametrize("rank, sizes", [(2, (2, 2, 2)), (2, (1, 2, 1)), (2, (2, 1, 2)), (1, (1, 1, 1))])
 def test_a_rank_that_holds_the_whole_gradient_loses_nothing(rank: int, sizes: tuple[int, ...]):

@@ -14,49 +14,12 @@ from tests.kernel.graphs import dense_item, draft_of, placed, table_item
 REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, UPDATE, COMBINER, OUTPUTS, ORDER, NUMBERS, LOOKUPS, XLA = PIPELINE
 
 
-def _added(draft: Draft, kernel: Kernel) -> dict[str, int]:
-    """What one kernel adds by itself, by op; the ones that ran before it are not told of."""
-    (change,) = run(draft, [kernel])
-    assert change.kernel == kernel.name == type(kernel).__name__
-    return {op: after - before for op, before, after in change.ops}
-
-
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
         "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Update",
         "StateCombiner", "Outputs", "Order", "NumbersTogether", "LookupsTogether", "Compile",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
-
-
-def test_each_kernel_by_itself_where_replicas_reduce():
-    draft = draft_of(dense_item(), AllReduce())
-    replicated = _added(draft, REPLICATOR)
-    assert {op: replicated[op] for op in ("MatMul", "ReadVariableOp", "VarHandleOp")} == {
-        "MatMul": 4, "ReadVariableOp": 4, "VarHandleOp": 4
-    }  # fmt: skip
-    assert not any("Assign" in op for op in replicated)
-    assert _added(draft, ALL_REDUCE) == {"CollectiveReduceV2": 2, "ConcatV2": 2, "Const": 20, "Reshape": 8, "SplitV": 2}
-    assert _added(draft, SERVERS) == {}
-    assert _added(draft, BARRIERS) == {"NoOp": 3}  # one on each replica, and one for both
-    assert _added(draft, UPDATE) == {"AssignSubVariableOp": 4, "Const": 4, "Mul": 4}
-    assert _added(draft, COMBINER) == {}
-    assert _added(draft, OUTPUTS) == {
-        "AddV2": 1, "Const": 2, "ExpandDims": 1, "Identity": 1, "Mul": 1, "Pack": 2, "Sub": 1, "Sum": 1
-    }  # fmt: skip
-    assert _added(draft, ORDER) == {"NoOp": 1}
-    assert _added(draft, NUMBERS) == {}
-    assert _added(draft, LOOKUPS) == {}
-    assert _added(draft, XLA) == {}
-
-
-def test_each_kernel_by_itself_where_a_server_updates():
-    draft = draft_of(dense_item(), PS())
-    _added(draft, REPLICATOR)
-    assert _added(draft, ALL_REDUCE) == {}
-    assert _added(draft, SERVERS) == {"AddN": 2, "AssignVariableOp": 4, "ReadVariableOp": 2, "VarHandleOp": 2}
-    assert _added(draft, BARRIERS) == {"NoOp": 3}  # one on each replica, and one for both
-    assert _added(draft, UPDATE) == {"AssignSubVariableOp": 2, "Const": 2, "Mul": 2}
 
 
 def test_changes_read_as_counts_before_and_after():

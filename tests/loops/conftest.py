@@ -1,5 +1,8 @@
 """TensorFlow's graph optimizer is off, but in modules that train by steps of all kinds, in all ways to call them."""
 
+import pytest
+import tensorflow as tf
+
 from tests.support.graph_optimizer import off_where
 
 WITH_OPTIMIZER = {
@@ -8,3 +11,10 @@ WITH_OPTIMIZER = {
 }  # fmt: skip
 
 without_graph_optimizer = off_where(lambda module: module not in WITH_OPTIMIZER)
+
+
+@pytest.fixture(scope="module")
+def mirrored():
+    """TensorFlow's own strategy."""
+    across = tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)

@@ -65,13 +65,6 @@ class Accumulating:
         return found | {f"{index}": value.numpy() for index, value in enumerate(variables)}
 
 
-@pytest.fixture(scope="module")
-def mirrored() -> Any:
-    """TensorFlow's own strategy."""
-    across = tf.distribute.ReductionToOneDevice()
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
-
-
 @pytest.mark.quick("momentum-False", "adam-True")
 @pytest.mark.parametrize("reduced", [False, True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

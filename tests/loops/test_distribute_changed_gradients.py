@@ -79,13 +79,6 @@ OPTIMIZERS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def mirrored() -> Any:
-    """TensorFlow's own strategy."""
-    across = tf.distribute.ReductionToOneDevice()
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across)
-
-
 @pytest.mark.quick("decay-adam-PartitionedPS", "own rows-v1-Parallax")
 @pytest.mark.parametrize(
     ("optimizer", "strategy"), [("momentum", "PS"), ("adam", "PartitionedPS"), ("v1", "Parallax")]

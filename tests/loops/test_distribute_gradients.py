@@ -1,7 +1,6 @@
 """Gradients that a function of run() returns, reduces and applies, against TensorFlow's own strategy."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import keras
@@ -149,13 +148,6 @@ def run(strategy: Any, step: Callable[[Tools, Any], Any], traced: bool = False) 
     }
 
 
-@cache
-def mirrored(step: Callable[[Tools, Any], Any]) -> dict[str, Any]:
-    """The same with TensorFlow's own strategy."""
-    across = tf.distribute.ReductionToOneDevice()
-    return run(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across), step)
-
-
 STEPS = [
     returned, returned_and_applied, reduced_before_apply, rows_reduced_before_apply, constants_reduced_for_apply,
     counted, of_two_halves, of_loops, of_gradients,
@@ -163,9 +155,9 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("name", "step"), [(("PS", "AllReduce")[place % 2], step) for place, step in enumerate(STEPS)])
-def test_gradients_are_each_replicas_own_until_they_are_applied(name: str, step: Any):
+def test_gradients_are_each_replicas_own_until_they_are_applied(mirrored, name: str, step: Any):
     with replicas(name, count=2) as strategy:
-        assert_same(mirrored(step), run(strategy, step, traced=name == "PS"))
+        assert_same(run(mirrored, step), run(strategy, step, traced=name == "PS"))
 
 
 def test_sums_and_a_replicas_own_gradients_in_one_update_are_refused():

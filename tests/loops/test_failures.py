@@ -152,6 +152,6 @@ def test_a_second_thread_is_refused_and_the_first_one_goes_on():
 @pytest.mark.quick("PS-10")
 @pytest.mark.parametrize("strategy, interrupts", [("PS", 10), ("AllReduce", 40), ("PartitionedPS", 40)])
 def test_interrupted_again_and_again(strategy: str, interrupts: int):
-    command = [sys.executable, "-m", "tests.support.interrupted_loop", str(interrupts), strategy]
+    command = [sys.executable, "-m", "tests.support.interrupted", str(interrupts), "loop", strategy]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stderr

@@ -22,17 +22,14 @@ from tests.support.distributed import epochs, over
 from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
 from tests.support.waiting import until
 
-
-@pytest.fixture(scope="module")
-def lan(make_network):
-    return make_network(2)
+HOSTS = 2
 
 
 @pytest.fixture(autouse=True)
-def known_hosts(lan, monkeypatch):
-    monkeypatch.setenv("HOME", str(lan.home))
+def known_hosts(network, monkeypatch):
+    monkeypatch.setenv("HOME", str(network.home))
     yield
-    assert nothing_left(lan) == []
+    assert nothing_left(network) == []
 
 
 def everything(front: Any) -> Any:
@@ -67,19 +64,19 @@ def everything(front: Any) -> Any:
 
 @pytest.mark.quick("PartitionedPS")
 @pytest.mark.parametrize("strategy", BUILDERS)
-def test_a_loop_over_uneven_hosts_equals_one_device(lan, strategy: str):
-    with AutoDist(lan.spec(cpus=[1, 2]), strategy) as front:
+def test_a_loop_over_uneven_hosts_equals_one_device(network, strategy: str):
+    with AutoDist(network.spec(cpus=[1, 2]), strategy) as front:
         actual = flat(everything(front))
     assert_same(run_plain(everything), actual)
 
 
-def test_a_traced_epoch_over_uneven_hosts_equals_one_device(lan):
-    with over(lan.spec(cpus=[1, 2]), "UnevenPartitionedPS") as strategy:
+def test_a_traced_epoch_over_uneven_hosts_equals_one_device(network):
+    with over(network.spec(cpus=[1, 2]), "UnevenPartitionedPS") as strategy:
         actual = epochs(strategy, "Adam", True)
     assert_same(epochs(tf.distribute.get_strategy(), "Adam", False), actual)
 
 
-def test_inputs_of_several_lengths_have_factors_of_several_lengths(lan):
+def test_inputs_of_several_lengths_have_factors_of_several_lengths(network):
     """A replica has more rows of one input than of the other one, and none has the most of both."""
     random = np.random.default_rng(4)
     few, many = ([random.normal(size=(rows, 4)) for rows in lengths] for lengths in ((3, 2), (5, 8)))
@@ -99,7 +96,7 @@ def test_inputs_of_several_lengths_have_factors_of_several_lengths(lan):
             strategy.run(step, args=inputs)
         return values(variables)
 
-    with over(lan.spec(), AllReduce(factor_rows=100)) as strategy:
+    with over(network.spec(), AllReduce(factor_rows=100)) as strategy:
         actual = trained(strategy, *(
             strategy.experimental_distribute_values_from_function(
                 lambda context, of_each=of_each: tf.constant(of_each[context.replica_id_in_sync_group])
@@ -137,10 +134,10 @@ def on_one_device(count: int) -> dict:
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
-def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(lan, strategy: str, caplog):
-    host, batch = lan.hosts[1], examples(13)
+def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(network, strategy: str, caplog):
+    host, batch = network.hosts[1], examples(13)
     net, steps = Net(), tf.Variable(0, dtype=tf.int64)
-    with AutoDist(lan.spec(), strategy, lost_after=600.0) as front:
+    with AutoDist(network.spec(), strategy, lost_after=600.0) as front:
         step, momentum = counting(front, net, steps)
         losses = [step(*batch)]
         with caplog.at_level(logging.DEBUG, logger="autodist"):
@@ -159,10 +156,10 @@ def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(lan, strategy: s
         assert_same(on_one_device(kept + 1), flat(values(net.variables, momentum, [steps])))
 
 
-def test_after_a_restart_the_loop_goes_on_and_no_batch_counts_twice(lan):
-    host, batch = lan.hosts[1], examples(13)
+def test_after_a_restart_the_loop_goes_on_and_no_batch_counts_twice(network):
+    host, batch = network.hosts[1], examples(13)
     net, steps = Net(), tf.Variable(0, dtype=tf.int64)
-    with AutoDist(lan.spec(cpus=[1, 2]), "PS", on_failure="restart", lost_after=600.0) as front:
+    with AutoDist(network.spec(cpus=[1, 2]), "PS", on_failure="restart", lost_after=600.0) as front:
         step, momentum = counting(front, net, steps)
         buffer = np.empty_like(batch[0])
         for turn in range(12):
@@ -206,11 +203,11 @@ def same_as_one_device(net: Net, count: tf.Variable) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
-def test_run_over_uneven_hosts_after_a_lost_host_and_after_ctrl_c(lan, strategy: str, caplog):
-    host, turns = lan.hosts[1], []
+def test_run_over_uneven_hosts_after_a_lost_host_and_after_ctrl_c(network, strategy: str, caplog):
+    host, turns = network.hosts[1], []
     net, count = Net(), tf.Variable(0.0, dtype=tf.float64)
     step, safe = stepping(net, count), re.compile(r"after training step [1-9]\d* is safe")
-    own = distribute(lan.spec(cpus=[1, 2]), strategy, lost_after=600.0)
+    own = distribute(network.spec(cpus=[1, 2]), strategy, lost_after=600.0)
 
     def batches_of_16(number: int) -> Any:
         return own.experimental_distribute_dataset(tf.data.Dataset.from_tensors(examples(16)).repeat(number))

@@ -35,6 +35,9 @@ def make_network(network_is_possible, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def network(make_network):
-    """Three hosts, of which host 0 is the test's own process. Leave them as you found them: the module shares them."""
-    return make_network(3)
+def network(make_network, request):
+    """Three hosts, or as many as the module's `HOSTS`, of which host 0 is the test's own process.
+
+    Leave them as you found them: the module shares them.
+    """
+    return make_network(getattr(request.module, "HOSTS", 3))

@@ -1,6 +1,6 @@
 """Texts that are pinned: what a test prints must be what the file in ``golden/`` says.
 
-To accept new texts, run ``AUTODIST_GOLDEN=write python -m pytest tests/planning``, and read the diff.
+To accept new texts, run ``AUTODIST_GOLDEN=write python -m pytest`` with the files that use this, and read the diff.
 """
 
 import os

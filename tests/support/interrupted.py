@@ -3,7 +3,8 @@
 
 Replicas may be `waiting` for each other, some batches `ahead`, or `apart` without a bound. Each interrupt falls
 somewhere into a running step, and a second one into what ends it.
-With a third argument, `hosts`, it reads the spec of a cluster from stdin and trains over that.
+With a third argument, `hosts`, it reads the spec of a cluster from stdin and trains over that. `20 loop PS` interrupts
+a loop instead, whose strategy is `PS`.
 """
 
 import json
@@ -20,6 +21,7 @@ import tensorflow as tf
 
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
+from tests.support.loops import autodist
 from tests.support.models import dense_data, dense_model
 from tests.support.training import distributed
 
@@ -95,5 +97,54 @@ def main(wanted: int, way: str, spec: dict | None = None) -> None:
     np.testing.assert_allclose(front.predict(given.x, verbose=0), np.asarray(model(given.x)), rtol=1e-4, atol=1e-6)
 
 
+def of_a_loop(interrupts: int, strategy: str) -> None:
+    """The same for a loop: whatever is interrupted, every step counts once.
+
+    Each interrupt falls somewhere into a call of a marked function. Then the variables are those of some whole number
+    of steps, and the loop goes on from there.
+    """
+    running, over = threading.Event(), threading.Event()
+    threading.Thread(target=lambda: interrupt_after(running, over), daemon=True).start()
+    # The mean gradient of `one` is always 1, and that of `other` too: both count the steps.
+    one, other, steps = tf.Variable(np.zeros((3, 2))), tf.Variable(np.zeros(4)), tf.Variable(0, dtype=tf.int64)
+    count = calls = 0
+    with autodist(strategy, replicas=2) as front:
+
+        @front.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(x * (tf.reduce_sum(one) + tf.reduce_sum(other)))
+            of_one, of_other = tape.gradient(loss, [one, other])
+            one.assign_add(of_one)
+            other.assign_add(of_other)
+            steps.assign_add(1)
+            return loss
+
+        x = np.ones(5)
+        step(x)
+        while count < interrupts:
+            try:
+                try:
+                    running.set()
+                    while True:
+                        step(x)
+                        calls += 1
+                finally:
+                    assert over.wait(60)  # the second interrupt comes now at the latest
+            except KeyboardInterrupt:
+                count += 1
+            done = int(steps)
+            assert calls + 1 <= done <= calls + 1 + count, (calls, done)
+            np.testing.assert_array_equal(one.numpy(), np.full((3, 2), float(done)))
+            np.testing.assert_array_equal(other.numpy(), np.full(4, float(done)))
+        step(x)
+        assert int(steps) == done + 1
+    assert int(steps) == done + 1 and float(one[0, 0]) == done + 1.0
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], json.loads(sys.stdin.readline()) if sys.argv[3:] == ["hosts"] else None)
+    number, kind, *more = sys.argv[1:]
+    if kind == "loop":
+        of_a_loop(int(number), more[0])
+    else:
+        main(int(number), kind, json.loads(sys.stdin.readline()) if more == ["hosts"] else None)

@@ -1,9 +1,27 @@
-"""A dataset that functions of TensorFlow make, and a small model for it."""
+"""Data that functions make, and a small model for images of TensorFlow's."""
+
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tests.support.models import stacked
+
+
+class Batches(keras.utils.PyDataset):
+    """As many batches as it is told, of which a function makes each; without a number it never ends."""
+
+    def __init__(self, make: Callable[[int], Any], count: int | None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.make, self.count = make, count
+
+    @property
+    def num_batches(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.make(index)
 
 
 def made(number):

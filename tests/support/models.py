@@ -111,6 +111,15 @@ def even_data() -> Data:
     return dense_data(3 * BATCH)
 
 
+def trained_by(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
+    """A small model, trained on even data by what `make` makes."""
+    def build() -> keras.Model:
+        first, out = keras.layers.Dense(4, activation="tanh", name="first"), keras.layers.Dense(2, name="out")
+        return keras.Sequential([keras.Input((5,), name="x"), first, out], name="small")
+
+    return ReferenceModel("small", build, even_data, lambda: {"loss": "mse", "optimizer": make()})
+
+
 def _convolution(kind: type[keras.Model] = keras.Model) -> keras.Model:
     layers = keras.layers
     image = keras.Input((6, 6, 2), name="image")

@@ -1,0 +1,1 @@
+"""`strategy="auto"`: by itself, and for a Keras model."""

@@ -1,0 +1,89 @@
+"""`strategy="auto"` for a Keras model: what is counted of its step, what the plan says, and equal weights."""
+
+import keras
+import numpy as np
+import pytest
+
+from autodist_core import ResourceSpec, Strategy
+from autodist_core.auto import Auto
+from autodist_core.auto.of_step import ELEMENT, profile_of
+from autodist_core.auto.profiles import FORWARD
+from autodist_core.errors import StrategyError
+from autodist_keras import DistributedModel
+from tests.auto.test_predictions import machines
+from tests.support.graphs import captured
+from tests.support.models import BY_NAME, stacked
+from tests.support.training import assert_equal_training, seeded
+
+EXAMPLES = 48
+X, Y = np.zeros((EXAMPLES, 64), "float32"), np.zeros((EXAMPLES, 8), "float32")
+
+
+def dense() -> keras.Model:
+    layers = keras.layers
+    widths = (512, 600, 8)
+    return stacked(keras.Input((64,)), *(layers.Dense(width, name=f"dense{width}") for width in widths))
+
+
+def test_a_profile_counts_the_products_of_a_captured_step():
+    item, spec = captured(seeded(dense), X, Y).item, machines(2)
+    found = profile_of(item, spec, EXAMPLES)
+    kernels = {"dense512": 64 * 512, "dense600": 512 * 600, "dense8": 600 * 8}
+    # Three products for each kernel, and two for that of the first layer: nothing needs its inputs' gradients.
+    products = 6 * sum(kernels.values()) - 2 * kernels["dense512"]
+    others = found.operations - products
+    assert 0 < others < 40 * ELEMENT * (512 + 600 + 8), "a few operations read each layer's results"
+    ready = [found.ready[f"{name}/kernel"] for name in reversed(kernels)]
+    assert FORWARD - 0.05 < ready[0] < ready[1] < ready[2] <= 1, "the last layer's gradient is there first"
+    # Tests train in float64.
+    assert found.factors == {f"{name}/kernel": 8 * sum(shape) for name, shape in (
+        ("dense512", (64, 512)), ("dense600", (512, 600)), ("dense8", (600, 8)),
+    )}  # fmt: skip
+    assert found.seen and not found.rows and not profile_of(item, ResourceSpec.local(cpus=2), EXAMPLES).factors
+
+
+def test_a_profile_has_the_rows_of_tables_and_the_operations_of_convolutions():
+    reference = BY_NAME["embedding"]
+    model = seeded(reference.build)
+    model.compile(**reference.compile_arguments("adam"))
+    found = profile_of(captured(model, reference.data().x, reference.data().y).item, machines(2), EXAMPLES)
+    assert found.rows == {"wide/embeddings": 7.0, "narrow/embeddings": 7.0}, "4 of one input and 3 of the other"
+    assert found.slots == set(found.rows)
+    layers = keras.layers
+    made = seeded(lambda: stacked(
+        keras.Input((10, 10, 3)), layers.Conv2D(16, 3, name="conv"), layers.GlobalAveragePooling2D()
+    ))  # fmt: skip
+    item = captured(made, np.zeros((EXAMPLES, 10, 10, 3), "float32"), np.zeros((EXAMPLES, 16), "float32")).item
+    forward = 2 * 8 * 8 * 16 * 3 * 3 * 3
+    counted = profile_of(item, machines(2), EXAMPLES).operations - 2 * forward
+    assert 0 < counted < 40 * ELEMENT * 8 * 8 * 16, "forward, and the gradient of the kernel"
+
+
+def test_the_plan_shows_what_is_predicted_and_what_lost():
+    with DistributedModel(seeded(dense), {"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]},
+                          strategy="auto") as dm:  # fmt: skip
+        assumed, seen = dm.plan(), dm.plan(X, Y)
+        assert "predicted for 32 examples (no batch is known) = compute" in assumed
+        assert "layers as their variables are, 20 Gflop/s" in assumed
+        assert seen.splitlines()[0].endswith(", Auto @ 2 replicas")
+        assert f"predicted for {EXAMPLES} examples = compute" in seen and "operations counted, 20 Gflop/s" in seen
+        lost = next(line for line in seen.splitlines() if "auto: next is" in line)
+        assert lost.endswith("ms more on 10.0.0.1's link") or lost.endswith("as fast")
+        assert f"predicted for {EXAMPLES} examples" in dm.plan(X[:8], Y[:8]), "what a plan has shown is carried out"
+
+
+def test_what_was_chosen_can_be_saved_and_passed_again():
+    spec = ResourceSpec.local(cpus=2)
+    item = captured(seeded(dense), X, Y).item
+    made = Auto().build(item, spec)
+    with DistributedModel(seeded(dense), spec, strategy=Strategy.deserialize(made.serialize())) as dm:
+        plan = dm.plan(X, Y)
+        assert plan.splitlines()[0] == f"strategy {made.id} @ 2 replicas" and "auto chose Parallax" in plan
+        dm.fit(X, Y, verbose=0)
+    with pytest.raises(StrategyError, match=r"unknown strategy 'Auto'\. Did you mean 'auto'"):
+        DistributedModel(seeded(dense), spec, strategy="Auto")
+
+
+@pytest.mark.parametrize("name", ["dense", "embedding"])
+def test_weights_are_those_of_one_device(name):
+    assert_equal_training(BY_NAME[name], strategy=Auto(), replicas=3)

@@ -1,0 +1,1 @@
+"""Datasets and arrays over machines: who makes the batches, and what travels."""

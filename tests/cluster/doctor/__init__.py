@@ -1,0 +1,1 @@
+"""What finds out why a cluster does not start."""

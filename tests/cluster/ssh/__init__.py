@@ -1,0 +1,1 @@
+"""Logins, keys, programs and tunnels by ssh."""

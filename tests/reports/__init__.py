@@ -1,0 +1,1 @@
+"""What compares with one device and measures."""
