@@ -34,6 +34,9 @@ _FUNC_GRAPH = "tensorflow.python.framework.func_graph.FuncGraph"
 _USERS_LINE = "naming the user's line in an error"
 
 OP_DEF = Seam("tensorflow.python.framework.op_def_registry", "get", "the ordering of stateful operations")
+EVALUATE_CONSTANT = Seam(
+    "tensorflow.python.framework.tensor_util", "try_evaluate_constant", "reading axes that are computed of constants",
+)
 KERNELS = Seam("tensorflow.python.framework.kernels", "get_registered_kernels_for_op", "compiling with XLA")
 ONEDNN = Seam(
     "tensorflow.python.util._pywrap_util_port", "IsMklEnabled", "telling whether TensorFlow uses oneDNN",
@@ -109,8 +112,8 @@ SEED_GENERATOR = Seam(
 )
 
 TABLE: tuple[Seam, ...] = (
-    OP_DEF, KERNELS, ONEDNN, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH,
-    FUNC_GRAPH, GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
+    OP_DEF, EVALUATE_CONSTANT, KERNELS, ONEDNN, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION,
+    CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
     RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(
