@@ -288,7 +288,7 @@ def _entries(graph: Any, recording: Recording, variables: Variables) -> tuple[li
     """The variables that the function touches, and the names of those that no function touched before."""
     outside = {id(placeholder): value for value, placeholder in graph.captures}
     paths = {
-        id(outside.get(id(each.handle), each.handle)): getattr(each.variable, "path", "")
+        id(outside.get(id(each.variable.handle), each.variable.handle)): getattr(each.variable, "path", "")
         for call in recording.found for each in call.gradients if hasattr(each.variable, "handle")
     }
     # A variable that is watched does not show that its handle is asked for.

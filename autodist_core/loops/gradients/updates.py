@@ -19,11 +19,11 @@ gradients meet in one operation, as in one norm, make one, unless both have a gr
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autodist_core.capture import Marked, reached_from, sources, touches_of
-from autodist_core.capture.gradients.recording import Differentiation, Recorded
+from autodist_core.capture.gradients.recording import Differentiation, handle_of
 from autodist_core.capture.tape import draws
 from autodist_core.step.index import Touch
 
@@ -140,8 +140,8 @@ class _Search:
             if touch.writes and operation.name in self._of_batch and operation.name not in updates
         )
 
-    def _marked(self, gradient: Recorded, occurrence: int) -> Marked:
-        return Marked(self._name_of(gradient.handle), occurrence, gradient.values, gradient.indices)
+    def _marked(self, gradient: Marked, occurrence: int) -> Marked:
+        return replace(gradient, variable=self._name_of(handle_of(gradient.variable)), occurrence=occurrence)
 
     def _needed_by_gradients(self) -> dict[str, int]:
         """The operations from which gradients are computed, with the last call that needs each.
@@ -217,7 +217,7 @@ class _Search:
             return call
 
         variables = {
-            call: {self._name_of(gradient.handle) for gradient in each.gradients}
+            call: {self._name_of(handle_of(gradient.variable)) for gradient in each.gradients}
             for call, each in enumerate(self._found)
         }
         for name, calls in self._direct.items():
@@ -229,7 +229,7 @@ class _Search:
                         variables[one] |= variables[other]
         return {call: find(call) for call in root}
 
-    def _trained(self) -> list[tuple[int, Recorded]]:
+    def _trained(self) -> list[tuple[int, Marked]]:
         """The gradients from which a variable's new value or a result is made, with their calls."""
         made = {name for name in self._touches if self._is_write(name)} | self._results
         made &= self._direct.keys() | self._late.keys()
@@ -242,9 +242,9 @@ class _Search:
             if any(marker.op.name in needed and marker.op.name in self._direct for marker in gradient.markers)
         ]
 
-    def _writes_of(self, trained: Sequence[tuple[int, Recorded]]) -> set[str]:
+    def _writes_of(self, trained: Sequence[tuple[int, Marked]]) -> set[str]:
         """The writes of trained variables. One that needs the batch besides is refused later, where this is said."""
-        names = {self._name_of(gradient.handle) for _, gradient in trained}
+        names = {self._name_of(handle_of(gradient.variable)) for _, gradient in trained}
         return {
             name for name in self._touches
             if self._is_write(name) and (name in self._direct or name in self._late)
