@@ -87,7 +87,6 @@ MIXING = {
     "preceding": (lambda x: _each(x, lambda at: x[tf.maximum(at - 1, 0)]), "StridedSlice"),
     "halved": (lambda x: _each(x, lambda at: tf.gather(x, at // 2)), "GatherV2"),
     "reversed": (_back_to_front, "Sub"),
-    "popped": (_popped, "TensorListPopBack"),
     "scanned": (lambda x: ops.scan(lambda sum, row: (sum + row, sum + row), tf.zeros(4, x.dtype), x)[1],
                 "StatelessWhile"),
     "length": (lambda x: x * tf.cast(_listed(x).size(), x.dtype), "Mul"),
@@ -103,6 +102,7 @@ MIXING = {
     "repeated": (lambda x: tf.reduce_sum(tf.repeat(x, 2, 0) * tf.tile(x, [2, 1]), 0) + x, "Mul"),
 }  # fmt: skip
 UNDECIDED = {
+    "popped": (_popped, "TensorListPopBack"),
     "argmax": (_places_of_largest, "MaxPoolWithArgmax"),
     "transposed": (_transposed_twice, "StatelessWhile"),
     "along": (lambda x: tf.cumsum(x, axis=_unknown_axis()), "Cumsum"),
