@@ -24,7 +24,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "configure": (_TENSORFLOW_1, "Pass settings to autodist_core.distribute(resource_spec, strategy, ...)"),
     "experimental_assign_to_logical_device": (_NO_TPU, "Leave it out"),
     "experimental_replicate_to_logical_devices": (_NO_TPU, "Leave it out"),
-    "experimental_run_steps_on_iterator": (_TENSORFLOW_1, "Call run in a tf.function, in a loop over tf.range"),
     "experimental_split_to_logical_devices": (_NO_TPU, "Leave it out"),
     "make_dataset_iterator": (_TENSORFLOW_1, "Write iter(strategy.experimental_distribute_dataset(dataset))"),
     "make_input_fn_iterator": (_TENSORFLOW_1, "Write iter(strategy.distribute_datasets_from_function(function))"),

@@ -205,37 +205,6 @@ class ReplicaStrategy(tf.distribute.Strategy):
         received.require_structure(method, values)
         return tf.nest.map_structure(lambda *leaves: per_replica(leaves), *values)
 
-    @as_written
-    def experimental_run_v2(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """`run`, by the name that it had first.
-
-        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
-        >>> [float(each) for each in strategy.experimental_run_v2(lambda: tf.constant(1.0)).values]
-        [1.0, 1.0]
-        >>> strategy.autodist.close()
-        """
-        return self.run(fn, args, kwargs, options)
-
-    def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
-        """A dataset of the entries of arrays, which is not distributed yet.
-
-        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
-        >>> len(strategy.experimental_make_numpy_dataset([1.0, 2.0, 3.0]))
-        3
-        """
-        return self.extended.experimental_make_numpy_dataset(numpy_input, session)
-
-    def update_config_proto(self, config_proto: Any) -> Any:
-        """A copy of the configuration of a session, as it is: this strategy needs no other one.
-
-        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
-        >>> strategy.update_config_proto(tf.compat.v1.ConfigProto(log_device_placement=True)).log_device_placement
-        True
-        """
-        copy = type(config_proto)()
-        copy.CopyFrom(config_proto)
-        return copy
-
     configure = refuses("configure")
     make_dataset_iterator = refuses("make_dataset_iterator")
     make_input_fn_iterator = refuses("make_input_fn_iterator")
