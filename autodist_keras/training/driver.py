@@ -144,15 +144,9 @@ class Driver:
     @contextmanager
     def drawing_as_one(self) -> Iterator[None]:
         """Let the replicas draw one device's random numbers, as far as they can, in training steps of this block."""
-        kept = self._functions.pop("train", None)
-        self.training.draws_as_one = True
-        try:
+        others = {mode: each for mode, each in self._functions.items() if mode != "train"}
+        with hook(self.training, "draws_as_one", True), hook(self, "_functions", others):
             yield
-        finally:
-            self.training.draws_as_one = False
-            self._functions.pop("train", None)
-            if kept is not None:
-                self._functions["train"] = kept
 
     # A call ------------------------------------------------------------------------------------------------------
 
