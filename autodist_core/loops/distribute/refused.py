@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from autodist_core.errors import NotYetError
 
 _TENSORFLOW_1 = "it belongs to the sessions of TensorFlow 1"
-_NO_TPU = "there is no TPU here, so a model is not split over logical devices"
 
 REFUSED: dict[str, tuple[str, str]] = {
     "auto_shard": (
@@ -22,9 +21,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "build": ("a dataset is ready when it is distributed", "Leave it out"),
     "configure": (_TENSORFLOW_1, "Pass settings to autodist_core.distribute(resource_spec, strategy, ...)"),
-    "experimental_assign_to_logical_device": (_NO_TPU, "Leave it out"),
-    "experimental_replicate_to_logical_devices": (_NO_TPU, "Leave it out"),
-    "experimental_split_to_logical_devices": (_NO_TPU, "Leave it out"),
     "make_dataset_iterator": (_TENSORFLOW_1, "Write iter(strategy.experimental_distribute_dataset(dataset))"),
     "make_input_fn_iterator": (_TENSORFLOW_1, "Write iter(strategy.distribute_datasets_from_function(function))"),
 }

@@ -207,9 +207,6 @@ class ReplicaStrategy(tf.distribute.Strategy):
     configure = refuses("configure")
     make_dataset_iterator = refuses("make_dataset_iterator")
     make_input_fn_iterator = refuses("make_input_fn_iterator")
-    experimental_assign_to_logical_device = refuses("experimental_assign_to_logical_device")
-    experimental_split_to_logical_devices = refuses("experimental_split_to_logical_devices")
-    experimental_replicate_to_logical_devices = refuses("experimental_replicate_to_logical_devices")
 
 
 def distribute(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:
