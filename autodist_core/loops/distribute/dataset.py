@@ -19,7 +19,6 @@ import tensorflow as tf
 from autodist_core.errors import NotYetError
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.on_machines import mark, pipeline_of, say_fed_to_function
-from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DataPipeline, Follower, kept_limit
@@ -240,9 +239,6 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         """
         batches = self.inside.cardinality()
         return tf.where(batches < 0, batches, -(-batches // self._elements.batches))
-
-    auto_shard = refuses("auto_shard")
-    build = refuses("build")
 
     def __iter__(self) -> Any:
         if not tf.executing_eagerly():

@@ -19,7 +19,6 @@ from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.failures import Failures
 from autodist_core.loops.distribute.functions import Functions
 from autodist_core.loops.distribute.keras_loops import KERAS, refuse_calls_of
-from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
@@ -204,9 +203,6 @@ class ReplicaStrategy(tf.distribute.Strategy):
         values = [tf.nest.map_structure(partial(received.tensor, method), value_fn(context)) for context in contexts]
         return tf.nest.map_structure(lambda *leaves: per_replica(leaves), *values)
 
-    configure = refuses("configure")
-    make_dataset_iterator = refuses("make_dataset_iterator")
-    make_input_fn_iterator = refuses("make_input_fn_iterator")
 
 
 def distribute(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:
