@@ -204,7 +204,6 @@ class ReplicaStrategy(tf.distribute.Strategy):
         return tf.nest.map_structure(lambda *leaves: per_replica(leaves), *values)
 
 
-
 def distribute(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:
     """Make a strategy with `tf.distribute`'s methods. The arguments are those of `AutoDist`.
 
