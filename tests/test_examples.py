@@ -91,7 +91,7 @@ WITHOUT = {
     "recomputed.Recomputed": "the example of `find_recomputed` makes one",
     "side_state.Addition": "the example of `additions` makes one",
     "deciding.Decided": "the example of `decided_for_whole_batch` makes one",
-    "updates.Updates": "the example of `find_updates` makes one",
+    "updates.Updates": "the example of `Search` makes one",
     "run.OnEachReplica": "the example of `ReplicaStrategy` makes one",
     "traced_function.TracedFunction": "it is abstract: `Function` and `OnEachReplica` are its classes",
     "resumable_fit.ResumableFit": "the example of `Resume` runs one",

@@ -34,7 +34,8 @@ class Marked:
     ('kernel', 0, 'marker:0', None)
     """
 
-    variable: str
+    variable: Any
+    """Its name; while the function is traced, the variable itself."""
     occurrence: int
     values: Any
     indices: Any = None

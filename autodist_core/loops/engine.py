@@ -15,7 +15,7 @@ autodist_core.errors.SessionError: evaluate is called while train_step of the sa
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -41,8 +41,6 @@ class Engine:
         self.variables = Variables()
         self._lock = threading.Lock()
         self._traces: Counter[Any] = Counter()
-        self._updated: set[str] = set()
-        """The variables that functions update which were planned or traced."""
         self._name = ""
         """The function that runs."""
 
@@ -94,23 +92,8 @@ class Engine:
         no such write.
         """
         placement = state.session.placement
-        return self._admitted(item, placement.updated, placement.loose is not None)
-
-    def note_updates(self, item: GraphItem) -> None:
-        """Note which variables a function updates that is planned, or that is traced and kept."""
-        self._updated |= StepIndex.of(item).written_by_update
-
-    def note_of(self, item: GraphItem) -> str:
-        """What a function is refused for once functions have run that were only planned; nothing if it is admitted."""
-        try:
-            self._admitted(item, self._updated)
-        except (CaptureError, NotYetError) as error:
-            return f"once the functions that were planned or traced before have run, this one is refused: {error}"
-        return ""
-
-    def _admitted(self, item: GraphItem, updated: Collection[str], is_loose: bool = False) -> GraphItem:
         step = StepIndex.of(item)
-        written = sorted((step.written_by_compute - step.written_by_update).intersection(updated))
+        written = sorted((step.written_by_compute - step.written_by_update).intersection(placement.updated))
         if not written:
             return item
         alike = with_alike_updates(step, written)
@@ -127,7 +110,7 @@ class Engine:
                 "and returns what it computes of the assigned values and of the batch. Assign them in a marked "
                 "function of its own."
             )
-        if is_loose:
+        if placement.loose is not None:
             raise NotYetError(
                 f"{self._name} writes {' and '.join(map(repr, written[:3]))}, which another marked function updates. "
                 "With staleness or sync=False replicas are at different steps then. Assign it in Python between the "

@@ -7,6 +7,7 @@ In: the arguments of a call. Out: what the function returns, for the whole batch
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import update_wrapper
 from typing import Any
 
@@ -38,7 +39,17 @@ class Function(TracedFunction):
     ...     square = distributed.function(lambda x: x**2)
     ...     print(type(square).__name__, square(tf.constant([1.0, 2.0, 3.0])).numpy().tolist())
     Function [1.0, 4.0, 9.0]
+    >>> class Scale:
+    ...     @distributed.function
+    ...     def times(self, x):
+    ...         return 3 * x
+    >>> Scale().times(tf.constant([1.0, 2.0])).numpy().tolist(), Scale().times.plan(tf.ones([2])).splitlines()[1]
+    ([3.0, 6.0], '  replica localhost:CPU:0')
+    >>> distributed.close()
     """
+
+    _bound: tuple[Any, ...] = ()
+    """The object of which it is a method."""
 
     def __init__(self, engine: Engine, function: Callable[..., Any], whole: Collection[str]) -> None:
         super().__init__(engine, function, whole)
@@ -47,6 +58,9 @@ class Function(TracedFunction):
     @as_written
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on a batch over all replicas; return its results for the whole batch."""
+        return self._run((*self._bound, *args), kwargs)
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
         if not tf.executing_eagerly():
             self._engine.refuse_within_trace(self._name)
         with drawn(args, kwargs) as batches:
@@ -111,7 +125,7 @@ class Function(TracedFunction):
         ...     print(train_step.plan(tf.ones([4])).splitlines()[3])
           weight : f32[]  in shared memory  4 B  0 B/step
         """
-        return self._planned(*self._captured_for(args, kwargs))
+        return self._planned(*self._captured_for((*self._bound, *args), kwargs))
 
     def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
         """Run a few steps on one device and over all replicas, from the same state, and compare every variable.
@@ -131,7 +145,7 @@ class Function(TracedFunction):
         verdict: equal to one device, up to rounding, in the 1 variable of the table
         """
         require_steps(steps)
-        with drawn(args, kwargs) as batches:
+        with drawn((*self._bound, *args), kwargs) as batches:
             (captured, _), given = self._captured_for(batches.args, batches.kwargs), batches
 
             def applied(*args: Any, **kwargs: Any) -> None:
@@ -140,7 +154,7 @@ class Function(TracedFunction):
 
             alone = tf.function(applied)
             return self._compared(
-                captured, lambda: alone(*given.args, **given.kwargs), lambda: self(*given.args, **given.kwargs), steps
+                captured, lambda: alone(*given.args, **given.kwargs), lambda: self._run(given.args, given.kwargs), steps
             )
 
     def _captured_for(self, args: Any, kwargs: Any) -> tuple[CapturedFunction, int]:
@@ -155,49 +169,17 @@ class Function(TracedFunction):
         raise _no_attribute(self, name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else Method(self, instance)
+        if instance is None:
+            return self
+        bound = copy(self)
+        bound._bound = (instance,)
+        return bound
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         return trace_function(
             self._converted, arguments, specs, self._engine.variables, OfWholeBatch,
             draws_as_one=self._engine.training.draws_as_one,
         )
-
-
-class Method:
-    """A marked method of an object: the function, with the object as its first argument.
-
-    >>> from autodist_core import AutoDist
-    >>> distributed = AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]})
-    >>> class Scale:
-    ...     @distributed.function
-    ...     def times(self, x):
-    ...         return 3 * x
-    >>> scale = Scale()
-    >>> scale.times(tf.constant([1.0, 2.0])).numpy().tolist(), scale.times.plan(tf.ones([2])).splitlines()[1]
-    ([3.0, 6.0], '  replica localhost:CPU:0')
-    >>> distributed.close()
-    """
-
-    def __init__(self, function: Function, instance: Any) -> None:
-        update_wrapper(self, function, updated=())
-        self.__self__, self.__func__ = instance, function
-
-    @as_written
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the method on a batch over all replicas, as `Function` does."""
-        return self.__func__(self.__self__, *args, **kwargs)
-
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """The table of what is done with each variable, for a call with these arguments, as of `Function`."""
-        return self.__func__.plan(self.__self__, *args, **kwargs)
-
-    def verify(self, *args: Any, steps: int = 3, **kwargs: Any) -> str:
-        """Run a few steps on one device and over all replicas, and compare every variable, as `Function` does."""
-        return self.__func__.verify(self.__self__, *args, steps=steps, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        raise _no_attribute(self, name)
 
 
 def _no_attribute(function: Any, name: str) -> AttributeError:

@@ -8,7 +8,7 @@ such as batch normalization, call it. In a marked function, the numbers are thos
     context.all_gather(rows, axis=0)     the rows of the whole batch
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,8 +18,8 @@ from autodist_core.loops.calls import received
 from autodist_core.loops.inside import Inside
 
 
-class Replica(tf.distribute.ReplicaContext, ABC):
-    """The context of one trace, which stands for every replica.
+class Replica(tf.distribute.ReplicaContext):
+    """The context of one trace, which stands for every replica. `part_of_mean` is what one adds to the mean of a value.
 
     `merge_call` calls its function in place, and what the function reduces is all-reduced. TensorFlow's optimizers of
     `compat.v1` apply their gradients so.
@@ -36,9 +36,9 @@ class Replica(tf.distribute.ReplicaContext, ABC):
     6.0
     """
 
-    def __init__(self, strategy: Any, replica: Any, inside: Inside) -> None:
+    def __init__(self, strategy: Any, replica: Any, inside: Inside, part_of_mean: Callable[[Any], Any]) -> None:
         super().__init__(strategy, replica)
-        self._inside = inside
+        self._inside, self._part_of_mean = inside, part_of_mean
 
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """The sum or the mean over the replicas; it can be differentiated."""
@@ -72,10 +72,6 @@ class Replica(tf.distribute.ReplicaContext, ABC):
         rows = tf.transpose(value, order)[self._inside.replica * 0 :]
         return tf.transpose(self._inside.gather(rows), [order.index(at) for at in range(len(order))])
 
-    @abstractmethod
-    def _part_of_mean(self, value: Any) -> Any:
-        """What this replica adds to the mean of the replicas' values."""
-
 
 class OfWholeBatch(Replica):
     """The context of a marked function: a number of the whole batch is one device's. It belongs to no strategy.
@@ -93,7 +89,7 @@ class OfWholeBatch(Replica):
     """
 
     def __init__(self, inside: Inside) -> None:
-        super().__init__(tf.distribute.get_strategy(), 0, inside)
-
-    def _part_of_mean(self, value: Any) -> Any:
-        return value * tf.cast(self._inside.examples / self._inside.total, value.dtype)
+        super().__init__(
+            tf.distribute.get_strategy(), 0, inside,
+            lambda value: value * tf.cast(inside.examples / inside.total, value.dtype),
+        )

@@ -69,7 +69,6 @@ class TracedFunction(ABC):
 
     def _note_added(self, captured: CapturedFunction) -> None:
         self._engine.note_trace(self._name, self.python_function, self._anew)
-        self._engine.note_updates(captured.item)
         if not self._said and self._engine.training.settings.replicas > 1:
             # `verify` compares variables.
             more = self._more if any(note.startswith(INEXACT) for note in captured.notes) else ""
@@ -97,13 +96,10 @@ class TracedFunction(ABC):
         def more(strategy: CompiledStrategy) -> Iterator[str]:
             if len(strategy.replicas) > 1:
                 yield from (*captured.notes, *captured.reported)
-                yield from filter(None, [refusal])
                 yield from step_plan.drawing_notes(captured.item)
 
         engine, settings, state = self._engine, self._engine.training.settings, self._engine.training.state
         item = captured.item if state is None else engine.admit(state, captured.item)
-        refusal = engine.note_of(item)
-        engine.note_updates(item)
         placed = engine.training.placed_with(item)
         strategy = engine.training.compile_strategy(placed)
         assumed = "" if item.gradients else "the function applies no gradients: every replica has a copy"

@@ -29,7 +29,7 @@ from autodist_core.loops.combining.deciding import decided_for_each_replica, dec
 from autodist_core.loops.gradients.accumulated import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.summed_again import Origins
-from autodist_core.loops.gradients.updates import find_updates
+from autodist_core.loops.gradients.updates import Search
 from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
@@ -133,10 +133,10 @@ def trace_function(
     batch = [inside.examples, inside.replica, *split]
     names = {id(entry.handle): entry.spec.name for entry in entries}
     names |= {id(placeholder): names[id(value)] for value, placeholder in graph.captures if id(value) in names}
-    updates = find_updates(
+    updates = Search(
         graph, recording.found, batch, lambda handle: names.get(id(handle), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"), results,
-    )
+    ).run()
     again: Mapping[str, Counted] = {}
     if replicas:
         again, entries = counted_sums(
@@ -288,7 +288,7 @@ def _entries(graph: Any, recording: Recording, variables: Variables) -> tuple[li
     """The variables that the function touches, and the names of those that no function touched before."""
     outside = {id(placeholder): value for value, placeholder in graph.captures}
     paths = {
-        id(outside.get(id(each.handle), each.handle)): getattr(each.variable, "path", "")
+        id(outside.get(id(each.variable.handle), each.variable.handle)): getattr(each.variable, "path", "")
         for call in recording.found for each in call.gradients if hasattr(each.variable, "handle")
     }
     # A variable that is watched does not show that its handle is asked for.

@@ -11,11 +11,11 @@ attention's key bias. The optimizer then applies the rounding of that zero. Such
 trainings that round differently, also on one device.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -40,26 +40,12 @@ def coarsest_type(item: GraphItem) -> str:
         of_model = any(step.variables[touch.variable].kind == "model" for touch in step.touches.get(name, ()))
         if of_model or any(source in reached for source in step.sources(name)):
             reached.add(name)
-    found = _float_types((step.nodes[name] for name in reached), {
-        function.signature.name: function.node_def for function in step.graph.library.function
-    })
-    return max(found, key=list(_LAST_BIT).index, default="float64")
-
-
-def _float_types(
-    nodes: Iterable[node_def_pb2.NodeDef], functions: Mapping[str, Iterable[node_def_pb2.NodeDef]]
-) -> set[str]:
-    """The float types of nodes, and of the functions that they run."""
-    found: set[int] = set()
-    seen: set[str] = set()
-    waiting = list(nodes)
-    while waiting:
-        for value in waiting.pop().attr.values():
-            found.update((value.type, *value.list.type))
-            names = {each.name for each in (value.func, *value.list.func)} - seen
-            seen |= names
-            waiting += [node for name in names for node in functions.get(name, ())]
-    return {kind for kind in _LAST_BIT if tf.as_dtype(kind).as_datatype_enum in found}
+    # Whichever functions run: a step's loops and branches compute in the types of the operations around them.
+    functions = (node for function in step.graph.library.function for node in function.node_def)
+    values = (value for node in chain(map(step.nodes.get, reached), functions) for value in node.attr.values())
+    found = {kind for value in values for kind in (value.type, *value.list.type)}
+    kinds = [kind for kind in _LAST_BIT if tf.as_dtype(kind).as_datatype_enum in found]
+    return kinds[-1] if kinds else "float64"
 
 
 def last_bits_changed(values: Mapping[str, np.ndarray], kind: str = "float64") -> dict[str, np.ndarray]:

@@ -44,8 +44,6 @@ class WireTime:
     """The number of variables whose rows travel, too, and do not count."""
     factored: int = 0
     """The number of variables of which the factors of the gradient travel."""
-    saved: float = 0.0
-    """The seconds that the busiest link would need less if a compressor of half precision sent the dense gradients."""
 
     @property
     def seconds(self) -> float:

@@ -4,8 +4,6 @@ The flow: `step_times.py` divides the time, `time_text.py` and `time_html.py` ma
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
 
 from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
@@ -17,8 +15,7 @@ from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.runtime import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
-from autodist_core.strategy.synchronizers import AllReducePlan
+from autodist_core.strategy.compiled import CompiledStrategy
 
 
 class TimeReport(Shown[TimeTable]):
@@ -79,20 +76,14 @@ def _wire_time(
     factors = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
     times = Counter(gradient.variable for gradient in item.gradients)
     chief, sparse = spec.chief.address, sum(plan.variable.is_sparse for plan in strategy.variables)
-
-    def slowest(sent: Iterable[VariablePlan]) -> WireTime:
-        links = bytes_of_links(tuple(sent), nodes, times, examples, factors)
-        for node in nodes:
-            if node != chief:
-                slices = fed * addresses.count(node) / len(addresses)
-                links[node] += LinkBytes(received=slices)
-                links[chief] = links.get(chief, LinkBytes()) + LinkBytes(sent=slices)
-        found = (
-            WireTime(node, link.most, spec.network_bandwidth[node], sparse, sum(map(len, factors.values())))
-            for node, link in links.items()
-        )
-        return max(found, key=lambda each: each.seconds)
-
-    now, half = slowest(strategy.variables), AllReducePlan(compressor="HorovodCompressor")
-    halved = slowest(VariablePlan(plan.variable, half) for plan in strategy.variables)
-    return replace(now, saved=max(0.0, now.seconds - halved.seconds))
+    links = bytes_of_links(strategy.variables, nodes, times, examples, factors)
+    for node in nodes:
+        if node != chief:
+            slices = fed * addresses.count(node) / len(addresses)
+            links[node] += LinkBytes(received=slices)
+            links[chief] = links.get(chief, LinkBytes()) + LinkBytes(sent=slices)
+    found = (
+        WireTime(node, link.most, spec.network_bandwidth[node], sparse, sum(map(len, factors.values())))
+        for node, link in links.items()
+    )
+    return max(found, key=lambda each: each.seconds)

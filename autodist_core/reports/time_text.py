@@ -191,20 +191,15 @@ def _remedy(table: TimeTable, part: str) -> str:
 
 def _of_the_wire(table: TimeTable, wire: WireTime) -> str:
     """What to do about the wire. The bytes take a part of the measured time at most; the rest is not theirs."""
-    measured = table.parts[table.busiest][WIRE]
-    of_bytes, saved = min(wire.seconds, measured), min(wire.saved, measured)
-    if wire.factored and of_bytes >= _WORTH * table.step:
+    of_bytes, often = min(wire.seconds, table.parts[table.busiest][WIRE]), "so that gradients travel less often"
+    if of_bytes < _WORTH * table.step:
+        return (
+            f"raise batch_size, {often}. The bytes take {milliseconds(of_bytes)}, and the rest is waiting for "
+            "messages, however short, and for other machines"
+        )
+    if wire.factored:
         return (
             f"of {amount(wire.factored, 'gradient')} the factors travel, and their bytes grow with the batch. Raise "
             "batch_size far above the factor_rows of the plan, so that gradients travel, and less often"
         )
-    often = "raise batch_size, so that gradients travel less often"
-    if saved >= _WORTH * table.step:
-        return (
-            f"{often}, or let fewer bytes travel: AllReduce(compressor='HorovodCompressor') saves at most "
-            f"{milliseconds(saved)}, and is not exact"
-        )
-    return (
-        f"{often}. AllReduce(compressor='HorovodCompressor') would save at most {milliseconds(saved)}: the bytes take "
-        f"{milliseconds(of_bytes)}, and the rest is waiting for messages, however short, and for other machines"
-    )
+    return f"raise batch_size, {often}, or let fewer bytes travel by a compressor of AllReduce, which is not exact"

@@ -29,6 +29,9 @@ OP_DEF = Seam("tensorflow.python.framework.op_def_registry", "get", "the orderin
 WITHOUT_VALUE = Seam(
     "tensorflow.python.ops.resource_variable_ops", "UninitializedVariable", "models whose variables have no values",
 )
+EVALUATE_CONSTANT = Seam(
+    "tensorflow.python.framework.tensor_util", "try_evaluate_constant", "reading axes that are computed of constants",
+)
 KERNELS = Seam("tensorflow.python.framework.kernels", "get_registered_kernels_for_op", "compiling with XLA")
 ONEDNN = Seam(
     "tensorflow.python.util._pywrap_util_port", "IsMklEnabled", "telling whether TensorFlow uses oneDNN",
@@ -94,8 +97,8 @@ SEED_GENERATOR = Seam(
 )
 
 TABLE: tuple[Seam, ...] = (
-    OP_DEF, WITHOUT_VALUE, KERNELS, ONEDNN, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION, CONTROL_FLOW_GRAPH,
-    FUNC_GRAPH, GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
+    OP_DEF, WITHOUT_VALUE, EVALUATE_CONSTANT, KERNELS, ONEDNN, FUNCTION_TO_GRAPH, FUNCTION_OF_GRAPH, LEGACY_FUNCTION,
+    CONTROL_FLOW_GRAPH, FUNC_GRAPH, GRADIENT_REGISTRY, EAGER_CONTEXT, XSPACE,
     GRADIENT_TAPE, GRADIENTS_HELPER, CUSTOM_GRADIENT, VARIABLE_HANDLE, PER_REPLICA, PER_REPLICA_SPEC,
     RESTART_TAPES, STOP_TAPES, TAPE_RECORDS, CALLABLE, SERVER, CLUSTER_SPEC, CALL_FUNCTION, CREATE_ITERATOR,
     Seam(_DATASET, "_inputs", _LOOKS),

@@ -5,10 +5,13 @@ In: a model, and a draw of its captured step, or an operation's name. Out: a nam
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from itertools import chain
 from typing import Any
 
 from autodist_core.step.draws import Draw
+
+_COUNTED = re.compile(r"_\d+$")
 
 
 def place_of_draw(layers: Sequence[Any], draw: Draw) -> str:
@@ -20,20 +23,15 @@ def place_of_draw(layers: Sequence[Any], draw: Draw) -> str:
     >>> place_of_draw([keras.layers.Dropout(0.5, name="drop")], draw)
     'drop'
     """
-    return place_of("/".join(draw.path), layers) or draw.path[-1]
+    return place_of("/".join(draw.path), {layer.name for layer in layers}) or draw.path[-1]
 
 
-def place_of(operation: str, layers: Sequence[Any]) -> str:
-    """The layer in whose scopes an operation is; nothing if it is in none.
+def place_of(operation: str, names: Container[str]) -> str:
+    """The layer or loss, one of `names`, in whose scopes an operation is; nothing if it is in none.
 
-    >>> import keras
-    >>> place_of("step/drop_1/uniform", [keras.layers.Dropout(0.5, name="drop")]), place_of("step/uniform", [])
+    >>> place_of("step/drop_1/uniform", {"drop"}), place_of("step/uniform", {"drop"})
     ('drop', '')
     """
-    names = {layer.name for layer in layers}
-    for scope in reversed(operation.split("/")):
-        # A layer opens its scope when it is built and again when it is called. TensorFlow numbers the second scope.
-        for name in (re.sub(r"_[0-9]+$", "", scope), scope):
-            if name in names:
-                return name
-    return ""
+    # TensorFlow numbers scopes of one name.
+    scopes = ((scope, _COUNTED.sub("", scope)) for scope in reversed(operation.split("/")[:-1]))
+    return next((name for name in chain.from_iterable(scopes) if name in names), "")

@@ -10,7 +10,6 @@ In: a model and its traced step. Out: `Notes`, the sentences that the plan and `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +21,7 @@ from autodist_core.reports import Reason
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of
+from autodist_keras.capture.draws import place_of
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen
 
 _INEXACT = f"{INEXACT}: "
@@ -34,7 +34,6 @@ _UNKNOWN_RESULT = (
     "or a float, which counts as a mean over the examples"
 )
 _GRADIENT = "a custom gradient"
-_COUNTED = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True)
@@ -270,17 +269,11 @@ def owners(model: Any, seen: Seen, elsewhere: str) -> Callable[[str], str]:
     >>> owner("small/table_1/GatherV2"), owner("Mean")
     ("layer 'table'", 'the training step')
     """
-    layers, losses = {layer.name for layer in model._flatten_layers(include_self=False)}, seen.losses
+    names = {layer.name for layer in model._flatten_layers(include_self=False)} | {*seen.losses}
 
     def owner(name: str) -> str:
-        for scope in reversed(name.split("/")[:-1]):
-            # TensorFlow numbers scopes of one name.
-            for candidate in (scope, _COUNTED.sub("", scope)):
-                if candidate in losses:
-                    return f"loss {candidate!r}"
-                if candidate in layers:
-                    return f"layer {candidate!r}"
-        return elsewhere
+        found = place_of(name, names)
+        return f"{'loss' if found in seen.losses else 'layer'} {found!r}" if found else elsewhere
 
     return owner
 

@@ -78,7 +78,7 @@ def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
     >>> def step(trace):
     ...     with hooked_optimizer(optimizer, trace):
     ...         optimizer.apply([tf.constant(0.5, name="gradient")])
-    ...     print([marked.values.op.inputs[0].op.name for _, marked in trace.gradients])
+    ...     print([marked.values.op.inputs[0].op.name for marked in trace.gradients])
     ...     return trace.total
     >>> _ = with_trace(step)
     ['gradient']
@@ -97,7 +97,7 @@ def hooked_optimizer(optimizer: Any, trace: Any) -> Iterator[None]:
             None if gradient is None else _marked(gradient, variable, occurrence, trace)
             for gradient, variable in zip(grads, variables, strict=True)
         ]
-        trace.gradients += [(v, m[0]) for v, m in zip(variables, marked, strict=True) if m is not None]
+        trace.gradients += [m[0] for m in marked if m is not None]
         first = len(trace.graph.get_operations())
         trace.inside += 1
         try:
@@ -138,7 +138,7 @@ def _marked(gradient: Any, variable: Any, occurrence: int, trace: Any) -> tuple[
         return _mark(gradient, variable, occurrence)
     trace.maxima.append(tf.identity(gradient, name="max_over_replicas"))
     values = tf.identity(trace.maxima[-1])
-    return Marked("", occurrence, values, alike=True), values
+    return Marked(variable, occurrence, values, alike=True), values
 
 
 def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
@@ -146,6 +146,6 @@ def _mark(gradient: Any, variable: Any, occurrence: int) -> tuple[Marked, Any]:
         values, indices = tf.identity(gradient.values), tf.identity(gradient.indices)
         # The gradient of a function has the function's shape tensor. The update would then depend on the function.
         shape = tf.constant(list(variable.shape), tf.int32)
-        return Marked("", occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
+        return Marked(variable, occurrence, values, indices), tf.IndexedSlices(values, indices, shape)
     values = tf.identity(gradient)
-    return Marked("", occurrence, values), values
+    return Marked(variable, occurrence, values), values

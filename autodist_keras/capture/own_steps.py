@@ -1,7 +1,7 @@
 """How the losses count that a training step of the user's own differentiates.
 
 In: a trace, and afterwards the states of what the step differentiates (see `autodist_core.capture.batch_axis`). Out:
-`Counts`, with which the step is captured. Marked functions are decided alike, by the same functions::
+which of them are added up, with which the step is captured. Marked functions are decided alike, by the same functions::
 
     tf.reduce_mean(losses)                  a mean: its gradients count by the share
     losses, tf.reduce_sum(losses)           sums over the examples: their gradients are added up
@@ -13,7 +13,6 @@ Each tape begins with a seed for each term. If all losses are means, the seeds c
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -22,22 +21,6 @@ import tensorflow as tf
 from autodist_core.capture import gradients, reached_from, sources
 from autodist_core.capture.batch_axis import SAME, State
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, numbers_behind
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How the losses of a step count.
-
-    >>> Counts().added_up
-    ()
-    """
-
-    added_up: Sequence[Any] = ()
-    """The seeds whose gradients are added up over the replicas."""
-    counted: Mapping[str, Any] = field(default_factory=dict)
-    """How those among them count that count by a power of the share, by operations' names."""
-    notes: tuple[str, ...] = ()
-    """The plan's notes on losses of which this is not known."""
 
 
 @contextmanager
@@ -70,8 +53,8 @@ class OwnLosses:
     """The losses of a step of the user's own, of which the gradients are applied.
 
     >>> from types import SimpleNamespace
-    >>> OwnLosses(SimpleNamespace(recording=None)).counts(lambda tensor: SAME).added_up
-    ()
+    >>> OwnLosses(SimpleNamespace(recording=None)).counts(lambda tensor: SAME)
+    ((), {}, ())
     """
 
     def __init__(self, trace: Any) -> None:
@@ -98,8 +81,12 @@ class OwnLosses:
                 for each in targets
             ]
 
-    def counts(self, state_of: Callable[[Any], State]) -> Counts:
-        """How the losses count, from the states of tensors."""
+    def counts(self, state_of: Callable[[Any], State]) -> tuple[Sequence[Any], Mapping[str, Any], tuple[str, ...]]:
+        """How the losses count, from the states of tensors.
+
+        These are the seeds whose gradients are added up over the replicas, how those among them count that count by a
+        power of the share, by operations' names, and the plan's notes on losses of which this is not known.
+        """
         found = [
             (seed, gradients.seeded(state_of(target), state_of(seed) if tf.is_symbolic_tensor(seed) else SAME))
             for target, seed in self._pairs
@@ -107,18 +94,18 @@ class OwnLosses:
         by_examples = gradients.means_of_examples(self._recording.of_examples, state_of)
         note = (self._trace.own_method_note,) if self._unknown and not self._trace.reduced else ()
         if not self._pairs:
-            return Counts(notes=note)
+            return (), {}, note
         begun = [(seed, state) for seed, state in found if seed is not None]
         # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
         over_replicas = bool(self._trace.sums or self._trace.gathers)
-        return Counts(*gradients.weighed(begun, by_examples, always=over_replicas), notes=note)
+        return *gradients.weighed(begun, by_examples, always=over_replicas), note
 
 
 def _applied(recording: gradients.Recording, trace: Any) -> list[gradients.Differentiation]:
     """The calls that compute gradients on their way to an optimizer, and not the calls within their losses."""
     made = {part.op.name for call in recording.found for part in call.markers}
     reached = reached_from(
-        (part.op for _, marked in trace.gradients for part in marked.markers),
+        (part.op for marked in trace.gradients for part in marked.markers),
         lambda operation: () if operation.name in made else sources(operation),
     )
     return [call for call in recording.found if any(part.op.name in reached for part in call.markers)]

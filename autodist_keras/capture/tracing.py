@@ -73,7 +73,7 @@ class Trace:
     result: Any = None
     outputs: list[list[Any]] = field(default_factory=list)
     """The tensors of each result. A ragged or sparse one has several."""
-    gradients: list[tuple[Any, capture.Marked]] = field(default_factory=list)
+    gradients: list[capture.Marked] = field(default_factory=list)
     updates: dict[int, tuple[int, int]] = field(default_factory=dict)
     sums: list[Any] = field(default_factory=list)
     gathers: list[Any] = field(default_factory=list)
@@ -234,7 +234,7 @@ def _captured(
         outputs=list(chain.from_iterable(trace.outputs)),
         examples=trace.examples, total=trace.total,
         replica=trace.replica if trace.gathers or draws_as_one else None, draws_as_one=draws_as_one,
-        gradients=[replace(marked, variable=variables.name_of(variable)) for variable, marked in trace.gradients],
+        gradients=[replace(marked, variable=variables.name_of(marked.variable)) for marked in trace.gradients],
         updates=trace.updated, sums=trace.sums, maxima=trace.maxima, gathers=trace.gathers,
         weighting=trace.weighting, concat_outputs=concat,
         result_parts=[part for parts in trace.outputs if len(parts) > 1 for part in parts],
@@ -259,8 +259,8 @@ def _captured(
     if not degrees and any(map(any, followed.degrees)):
         # Only the finished trace tells how the terms of these numbers count.
         return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one, followed.degrees)
-    counts = own.counts(followed.found.state_of)
-    traced = replace(traced, added_up=counts.added_up, counted={**counts.counted, **followed.counted})
+    added_up, counted, notes_on_losses = own.counts(followed.found.state_of)
+    traced = replace(traced, added_up=added_up, counted={**counted, **followed.counted})
     lines = capture.source_lines(graph)
     with lines.told():
         item = capture.capture(traced, followed.joined)
@@ -270,7 +270,7 @@ def _captured(
     paths = ["/".join(map(str, path)) for path, _ in keras.tree.flatten_with_path(trace.result)]
     # A ragged or sparse result has several outputs.
     results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
-    other_notes = (*counts.notes, *mixing_notes.said_of_results(item, results))
+    other_notes = (*notes_on_losses, *mixing_notes.said_of_results(item, results))
     found = replace(followed.found, of_gradients=capture.own_gradient_uses(followed.found.of_gradients, traced, item))
     notes = mixing_notes.notes(model, found, trace.seen, results, other_notes, _place(model, step))
     draws = explicit_draws(item, partial(place_of_draw, list(model._flatten_layers())))

@@ -221,10 +221,11 @@ def _kernel_notes(model: Any, item: GraphItem, mixing: Notes) -> Iterator[str]:
 def _rounding_notes(model: Any, item: GraphItem) -> Iterator[str]:
     """Notes on types of so few bits that the order of a sum over the examples shows in the numbers."""
     layers = list(model._flatten_layers(include_self=False))
+    names = {layer.name for layer in layers}
     for dtype in ("float16", "bfloat16"):
         computing = [layer.name for layer in layers if layer.weights and layer.compute_dtype == dtype]
         # A layer of another policy casts by itself. Keras casts the inputs of those of this policy outside of them.
-        casting = (place_of(name, layers) or "the step itself" for name in _casts(item, dtype))
+        casting = (place_of(name, names) or "the step itself" for name in _casts(item, dtype))
         computing = computing or list(dict.fromkeys(casting))
         weights = [each.name for each in item.variables if each.trainable and each.dtype == dtype]
         if computing or weights:

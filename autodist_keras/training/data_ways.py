@@ -271,13 +271,15 @@ class DataWays:
         given = iterator._distributed_dataset
         rows = _rows_by_file(self._spec(), given) if what == FIT else None
         known = self._met.dataset(given, rows is not None)
+        # The machines may be unable to run a pipeline after all.
+        before = None if known.pipeline is None or known.pipeline[0].fed else known.pipeline
         try:
-            pipeline, dataset = known.pipeline or travelling(given, fed, rows)
+            pipeline, dataset = before or travelling(given, fed, rows)
         except ValueError as error:
             return Way(f"fed each step: {error}")
         pipeline.say = fed
         size = len(pipeline.graph)
-        if known.pipeline is None and (size > SMALL_GRAPH or size > kept_limit()):
+        if before is None and (size > SMALL_GRAPH or size > kept_limit()):
             sent = known.sent + share * _sent(iterator, loop.passes(what))
             if refused := _too_large(size, what, sent, bool(known.sent)):
                 known.sent = sent

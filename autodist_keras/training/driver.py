@@ -79,17 +79,16 @@ class Driver:
         """Go on with other settings in a new session; on new machines if settings about machines changed."""
         self.require_idle()
         self.training.change(settings)
-        self._functions, self._compiled_as, self._said = {}, None, set()
+        self._forget()
 
-    def _drop(self) -> None:
-        """Forget every captured step, and the session."""
+    def _forget(self) -> None:
+        """Forget every captured step, and what was said of them."""
         self._functions, self._compiled_as, self._said = {}, None, set()
-        self.training.close_session()
 
     def close(self) -> None:
         """Free the devices and machines. The next call opens a new session."""
         self.require_idle()
-        self._functions, self._compiled_as, self._said = {}, None, set()
+        self._forget()
         self.training.close()
 
     @property
@@ -145,15 +144,9 @@ class Driver:
     @contextmanager
     def drawing_as_one(self) -> Iterator[None]:
         """Let the replicas draw one device's random numbers, as far as they can, in training steps of this block."""
-        kept = self._functions.pop("train", None)
-        self.training.draws_as_one = True
-        try:
+        others = {mode: each for mode, each in self._functions.items() if mode != "train"}
+        with hook(self.training, "draws_as_one", True), hook(self, "_functions", others):
             yield
-        finally:
-            self.training.draws_as_one = False
-            self._functions.pop("train", None)
-            if kept is not None:
-                self._functions["train"] = kept
 
     # A call ------------------------------------------------------------------------------------------------------
 
@@ -215,7 +208,8 @@ class Driver:
         adapted = checks.identity_of_adapted(self.model)
         replaced = self._variables_as is not None and checks.identity_of_variables(self.model) != self._variables_as
         if identity != self._compiled_as or adapted != self._adapted_as or replaced or self.training.is_outdated:
-            self._drop()
+            self._forget()
+            self.training.close_session()
             self._compiled_as, self._adapted_as = identity, adapted
         for mode, step in self._functions.items():
             # Somebody called `make_train_function(force=True)`, or set the function to None: Keras would trace anew.
@@ -245,7 +239,7 @@ class Driver:
 
     def _close_if_lost(self) -> None:
         if self.training.is_lost:
-            self._drop()
+            self._forget()
             self.training.close()
 
     def _maker(self, mode: str) -> Callable[..., None]:

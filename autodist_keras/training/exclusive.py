@@ -59,8 +59,7 @@ def claimed(model: Any, owner: Any) -> Iterator[bool]:
 
 def is_claimed(model: Any, owner: Any) -> bool:
     """Whether a call of this owner is running. The module's docstring has an example."""
-    claim = vars(model).get(_CLAIM)
-    return claim is not None and claim.owner is owner
+    return owner_of(model) is owner
 
 
 def owner_of(model: Any) -> Any:

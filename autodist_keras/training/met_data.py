@@ -34,17 +34,8 @@ class Met:
     """How often the chief has sent all of it, in the batches of loops that were fed."""
     kept: KeptArrays | None = None
     """The arrays that the machines keep."""
-    made: tuple[DataPipeline, Any] | None = None
+    pipeline: tuple[DataPipeline, Any] | None = None
     """The pipeline that the machines run, and the dataset through which the user's process goes."""
-
-    @property
-    def pipeline(self) -> tuple[DataPipeline, Any] | None:
-        """The pipeline, unless the machines cannot run it after all."""
-        return None if self.made is None or self.made[0].fed else self.made
-
-    @pipeline.setter
-    def pipeline(self, made: tuple[DataPipeline, Any]) -> None:
-        self.made = made
 
 
 @dataclass(eq=False)

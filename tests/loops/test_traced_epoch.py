@@ -1,4 +1,4 @@
-"""An epoch as one `tf.function`: Python numbers that its loop counts with."""
+"""An epoch as one `tf.function`: numbers that its loop counts with, its iterators and its errors."""
 
 import gc
 import subprocess
@@ -19,12 +19,12 @@ def strategy():
         yield made
 
 
-def test_numbers_of_plain_python_count_batches_and_add_results_up(strategy):
+def test_numbers_count_batches_and_add_results_up(strategy):
     dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
 
     @tf.function
     def epoch(dataset):
-        total, batches, halves = 0, 0, 1.0
+        total, batches, halves = tf.constant(0.0, tf.float64), 0, 1.0
         for element in dataset:
             total += strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(element,)), axis=None)
             batches += 1

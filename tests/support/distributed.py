@@ -85,7 +85,7 @@ def epochs(strategy: Any, optimizer: str, traced: bool) -> dict[str, Any]:
         return loss
 
     def epoch(batches: Any) -> Any:
-        total = 0.0
+        total = tf.constant(0.0, tf.float64)
         for batch in batches:
             total += strategy.reduce(SUM, strategy.run(step, args=(batch,)), axis=None)
         return total

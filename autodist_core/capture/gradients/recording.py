@@ -3,7 +3,7 @@
 In: a function that is being traced. Out: `Differentiation` values, one for each call of `GradientTape.gradient` or
 `tf.gradients` with respect to variables. For a step that trains a kernel and a bias::
 
-    Differentiation(targets=(loss,), seeds=(ones,), gradients=(Recorded(kernel, marker), Recorded(bias, marker)))
+    Differentiation(targets=(loss,), seeds=(ones,), gradients=(Marked(kernel, 0, marker), Marked(bias, 0, marker)))
 
 A marker is a `tf.identity` behind a gradient. The function computes with the marker in the gradient's place, so that
 the graph shows where compute ends and the update begins. A seed is the tensor from which a tape begins: by it a
@@ -23,36 +23,11 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.gradients.terms import factors, terms_of, without
+from autodist_core.capture.traced import Marked
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, GRADIENTS_HELPER, VARIABLE_HANDLE
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """One gradient of a variable: the variable as the function named it, and the outputs of its markers.
-
-    >>> from autodist_core.capture.gradients.example import example_loop, recorded_trace
-    >>> kernel = tf.Variable(tf.ones((3, 1)))
-    >>> (gradient,) = recorded_trace(example_loop(kernel))[1].found[0].gradients
-    >>> gradient.variable is kernel, [marker.op.name for marker in gradient.markers]
-    (True, ['gradient'])
-    """
-
-    variable: Any
-    values: Any
-    indices: Any = None
-
-    @property
-    def markers(self) -> tuple[Any, ...]:
-        """The outputs of the markers."""
-        return (self.values,) if self.indices is None else (self.values, self.indices)
-
-    @property
-    def handle(self) -> Any:
-        """The handle of the variable, in the graph that is traced or outside of it."""
-        return _handle(self.variable)
 
 
 @dataclass(frozen=True)
@@ -70,7 +45,8 @@ class Differentiation:
     """The tensors that are differentiated: a loss, or several whose sum counts."""
     seeds: tuple[Any, ...]
     """For each target, the tensor with which differentiation begins; None for ones that TensorFlow makes."""
-    gradients: tuple[Recorded, ...]
+    gradients: tuple[Marked, ...]
+    """They name the variables as the function did, and have no occurrences yet."""
 
     @property
     def markers(self) -> list[Any]:
@@ -146,7 +122,7 @@ class Recording:
         """
         graph = tf.compat.v1.get_default_graph()
         if graph is self.graph:
-            return any(_handle(source) is not None for source in sources)
+            return any(handle_of(source) is not None for source in sources)
         while isinstance(graph, CONTROL_FLOW_GRAPH.get()):
             graph = graph.outer_graph
         nested = any(outer is self.graph for outer in function_graphs(graph))
@@ -176,7 +152,7 @@ class Recording:
 
         If a loss is a mean, such gradients count by the replica's share.
         """
-        tensors = tuple(each for each in sources if tf.is_tensor(each) and _handle(each) is None)
+        tensors = tuple(each for each in sources if tf.is_tensor(each) and handle_of(each) is None)
         pairs, results = tuple(zip(targets, seeds, strict=False)), []
         self.of_examples += [(target, seed, tensors) for target, seed in pairs if tensors]
         for source, gradient in zip(sources, found, strict=True):
@@ -190,11 +166,11 @@ class Recording:
         """The gradients with markers behind them, which are recorded."""
         results, recorded = [], []
         for source, gradient in zip(sources, found, strict=True):
-            if gradient is None or _handle(source) is None:
+            if gradient is None or handle_of(source) is None:
                 results.append(gradient)
                 continue
             values, indices = _mark(gradient) if self.marks else _parts(gradient)
-            recorded.append(Recorded(source, values, indices))
+            recorded.append(Marked(source, 0, values, indices))
             marked = values if indices is None else tf.IndexedSlices(values, indices, gradient.dense_shape)
             results.append(marked if self.marks else gradient)
         if recorded:
@@ -360,7 +336,7 @@ def _terms(
 
 def _operations_of(sources: Sequence[Any]) -> set[str]:
     """The names of the operations of the current graph that give these variables and tensors."""
-    outside = {id(handle) for source in sources if (handle := _handle(source)) is not None}
+    outside = {id(handle) for source in sources if (handle := handle_of(source)) is not None}
     captured = tf.compat.v1.get_default_graph().captures
     names = {placeholder.op.name for value, placeholder in captured if id(value) in outside}
     return names | {source.op.name for source in sources if tf.is_tensor(source) and not _is_variable(source)}
@@ -380,8 +356,12 @@ def _is_variable(source: Any) -> bool:
     return isinstance(source, tf.Variable) or (not isinstance(source, tf.Tensor) and hasattr(source, "handle"))
 
 
-def _handle(source: Any) -> Any:
-    """The handle of a variable, or of a tensor that is a handle; None for a tensor with values."""
+def handle_of(source: Any) -> Any:
+    """The handle of a variable, or of a tensor that is a handle; None for a tensor with values.
+
+    >>> handle_of(tf.Variable(1.0)).dtype.name, handle_of(tf.constant(1.0))
+    ('resource', None)
+    """
     if _is_variable(source):
         return source.handle
     return source if tf.is_tensor(source) and source.dtype == tf.resource else None

@@ -215,20 +215,17 @@ class Reader:
         return rows
 
     def _total(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> int:
-        sizes = {
-            name: int(values[0].shape[0])
+        sizes = [
+            (name, int(values[0].shape[0]))
             for name, values, whole in zip(parsed.names, tensors, parsed.whole, strict=True) if not whole
-        }
-        every = {
-            int(values[0].shape[0]) for values, whole in zip(tensors, parsed.whole, strict=True) if not whole
-        }
-        if len(every) > 1:
+        ]
+        if len({size for _, size in sizes}) > 1:
             raise CaptureError(
                 f"the arguments of {self._name} disagree on the number of examples (first axes: "
-                f"{', '.join(f'{name} {size}' for name, size in sizes.items())}). Every batch has one row for each "
-                "example. An array that is no batch is named by the decorator: function(whole=['name'])."
+                f"{', '.join(f'{name} {size}' for name, size in dict.fromkeys(sizes))}). Every batch has one row for "
+                "each example. An array that is no batch is named by the decorator: function(whole=['name'])."
             )
-        return next(iter(every), 1)
+        return sizes[0][1] if sizes else 1
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

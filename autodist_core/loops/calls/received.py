@@ -109,10 +109,7 @@ def axes(method: str, received: Any, rank: int | None) -> tuple[int, ...]:
             raise ValueError(
                 f"{method}(axis={received!r}): the values have {count}{allowed}. Received: {number}.{remedy}"
             )
-    found = tuple(number % rank for number in numbers)
-    if len(set(found)) < len(found):
-        raise ValueError(f"{method}(axis={received!r}): an axis is named twice. Name each axis once.")
-    return found
+    return tuple(number % rank for number in numbers)
 
 
 def axis(method: str, received: Any, rank: int | None) -> int:
@@ -207,23 +204,6 @@ def require_dataset(subject: str, received: Any) -> None:
         if isinstance(received, tf.distribute.DistributedDataset | tf.distribute.DistributedIterator):
             remedy = "It is distributed already: use it as it is"
         raise ValueError(f"{subject} a tf.data.Dataset of batches. Received: {_shortened(received)}. {remedy}.")
-
-
-def require_structure(method: str, structures: Sequence[Any]) -> None:
-    """Raise a ValueError if the values of the replicas are of different structures.
-
-    >>> require_structure("experimental_distribute_values_from_function", [[1.0], [1.0, 2.0]])
-    Traceback (most recent call last):
-    ValueError: experimental_distribute_values_from_function: value_fn(context) returns another structure for ...
-    """
-    for index, other in enumerate(structures):
-        try:
-            tf.nest.assert_same_structure(structures[0], other)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"{method}: value_fn(context) returns another structure for replica {index} than for replica 0: "
-                f"{_shortened(other)}, and {_shortened(structures[0])}. Return tensors in one structure for all."
-            ) from None
 
 
 def _whole(method: str, received: Any, number: Any) -> int:

@@ -27,6 +27,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Joined
 
 _OF_DEGREE = {0: "mean", 1: "sum"}
+_OF_KIND = {Kind.ALIKE: "same", Kind.LARGEST: "max", Kind.SMALLEST: "min"}
 _REMEDY = (
     "Return a value for each example (the examples along the first axis), or a sum, a mean, a maximum or a minimum "
     "over the examples; a float that is one number counts as a mean."
@@ -92,14 +93,12 @@ def word(tensor: Any, state: State) -> str | None:
     ('sum', 'same', None)
     """
     number = tensor.dtype.is_floating or tensor.dtype.is_complex
-    if state.kind == Kind.ALIKE:
-        return "same"
+    if state.kind in _OF_KIND:
+        return _OF_KIND[state.kind]
     if state.kind == Kind.ROWS and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
         return "rows"
     if state.kind == Kind.SUM and state.degree in _OF_DEGREE and (number or state.degree == 1):
         return _OF_DEGREE[state.degree]
-    if state.kind in (Kind.LARGEST, Kind.SMALLEST):
-        return "max" if state.kind == Kind.LARGEST else "min"
     return "mean" if number and tensor.shape.rank == 0 else None
 
 

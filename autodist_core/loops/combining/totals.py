@@ -18,7 +18,7 @@ from typing import Any
 
 from autodist_core.capture import Traced, computed_from, reached_from, sources
 from autodist_core.capture.batch_axis import REDUCED, Kind, Known, State, follow
-from autodist_core.capture.gradients.recording import Recording
+from autodist_core.capture.gradients.recording import Recording, handle_of
 from autodist_core.capture.gradients.weighing import seeded
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Counted
@@ -71,7 +71,7 @@ def with_totals(
 def _candidates(traced: Traced, recording: Recording, again: Collection[str]) -> Iterator[Any]:
     """The sums and means that no gradient goes through, and that do not run once more for the whole batch."""
     placeholders = {id(value): placeholder for value, placeholder in traced.graph.captures}
-    handles = [each.handle for call in recording.found for each in call.gradients]
+    handles = [handle_of(each.variable) for call in recording.found for each in call.gradients]
     by = [placeholders.get(id(handle), handle) for handle in handles]
     by += [tensor for _, _, tensors in recording.of_examples for tensor in tensors]
     losses = [target for call in recording.found for target in call.targets]

@@ -13,7 +13,6 @@ In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy
     reads        which variables a trace takes besides run()
     failures     errors of a run within somebody's trace, as they were raised
     extended     what TensorFlow's own libraries call
-    refused      names of tf.distribute that are refused
     keras_loops  Keras's own loops, which are refused
 """
 

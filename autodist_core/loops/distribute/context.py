@@ -45,15 +45,14 @@ class ReplicaContext(_Known, Replica):
     """
 
     def __init__(self, strategy: Any, inside: Inside) -> None:
-        super().__init__(strategy, inside.replica, inside)
+        super().__init__(
+            strategy, inside.replica, inside, lambda value: value / tf.cast(self.num_replicas_in_sync, value.dtype)
+        )
 
     @property
     def replica_id_in_sync_group(self) -> Any:
         """The number of the replica, as a tensor."""
         return self._inside.replica
-
-    def _part_of_mean(self, value: Any) -> Any:
-        return value / tf.cast(self.num_replicas_in_sync, value.dtype)
 
 
 class OnlyReplica(_Known):

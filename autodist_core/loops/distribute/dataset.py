@@ -9,7 +9,6 @@ A dataset or an iterator is flattened by TensorFlow (`__tf_flatten__`) into what
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import tensorflow as tf
 from autodist_core.errors import NotYetError
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.on_machines import mark, pipeline_of, say_fed_to_function
-from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime import DataPipeline, Follower, kept_limit
@@ -242,9 +240,6 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         batches = self.inside.cardinality()
         return tf.where(batches < 0, batches, -(-batches // self._elements.batches))
 
-    auto_shard = refuses("auto_shard")
-    build = refuses("build")
-
     def __iter__(self) -> Any:
         if not tf.executing_eagerly():
             raise NotYetError(
@@ -259,17 +254,13 @@ class DistributedDataset(tf.distribute.DistributedDataset):
         return DistributedIterator(iter(self.inside), self._elements, self)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """Fold over the elements, as TensorFlow does for a `for` loop inside a `tf.function`.
-
-        A number of plain Python in the initial state gets the type that the first round gives it.
-        """
+        """Fold over the elements, as TensorFlow does for a `for` loop inside a `tf.function`."""
         if tf.executing_eagerly():
             state = initial_state
             for element in self:
                 state = reduce_func(state, element)
             return state
         self._fed_to_function()
-        start = self._typed(initial_state, reduce_func)
         iterator = iter(self.inside)
 
         def body(batches: Any, state: Any) -> Any:
@@ -277,55 +268,7 @@ class DistributedDataset(tf.distribute.DistributedDataset):
             return self._elements.fetch(iterator), new
 
         _, state = tf.while_loop(
-            lambda batches, _: batches[0].has_value(), body, (self._elements.fetch(iterator), start),
+            lambda batches, _: batches[0].has_value(), body, (self._elements.fetch(iterator), initial_state),
             parallel_iterations=1,
         )
         return state
-
-    def _typed(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        flat = tf.nest.flatten(initial_state)
-        if not any(isinstance(leaf, int | float) for leaf in flat):
-            return initial_state
-        untyped = [_Untyped(leaf) if isinstance(leaf, int | float) else leaf for leaf in flat]
-
-        def first_round() -> Any:
-            state = tf.nest.pack_sequence_as(initial_state, untyped)
-            after = reduce_func(state, self._elements.element(self._elements.fetch(iter(self.inside))))
-            return tf.nest.map_structure(lambda leaf: leaf.value if isinstance(leaf, _Untyped) else leaf, after)
-
-        after = tf.nest.flatten(tf.function(first_round, autograph=False).get_concrete_function().structured_outputs)
-        typed = [
-            tf.cast(leaf, new.dtype) if isinstance(leaf, int | float) and tf.is_tensor(new) else leaf
-            for leaf, new in zip(flat, after, strict=True)
-        ]
-        return tf.nest.pack_sequence_as(initial_state, typed)
-
-
-def _with_numbers(operation: Callable[[Any, Any], Any], reflected: bool = False) -> Callable[[Any, Any], Any]:
-    def combined(self: _Untyped, other: Any) -> Any:
-        if isinstance(other, _Untyped):
-            other = other.value
-        if not isinstance(other, int | float):
-            return NotImplemented  # a tensor combines itself with the number
-        value = operation(other, self.value) if reflected else operation(self.value, other)
-        return value if isinstance(value, bool) else _Untyped(value)
-
-    return combined
-
-
-@dataclass(frozen=True)
-class _Untyped:
-    """A number of plain Python that becomes a tensor of the type of the first tensor with which it is combined."""
-
-    value: int | float
-
-    __add__, __radd__ = _with_numbers(operator.add), _with_numbers(operator.add, reflected=True)
-    __sub__, __rsub__ = _with_numbers(operator.sub), _with_numbers(operator.sub, reflected=True)
-    __mul__, __rmul__ = _with_numbers(operator.mul), _with_numbers(operator.mul, reflected=True)
-    __truediv__, __rtruediv__ = _with_numbers(operator.truediv), _with_numbers(operator.truediv, reflected=True)
-    __floordiv__, __mod__ = _with_numbers(operator.floordiv), _with_numbers(operator.mod)
-    __lt__, __le__ = _with_numbers(operator.lt), _with_numbers(operator.le)
-    __gt__, __ge__ = _with_numbers(operator.gt), _with_numbers(operator.ge)
-
-    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
-        return tf.constant(self.value, dtype, name=name)

@@ -12,7 +12,6 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.loops.distribute.context import OnlyReplica, inside_run
-from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.values import is_per_replica, local_results, reduced
 
 
@@ -58,11 +57,6 @@ class Extended(tf.distribute.StrategyExtended):
         return self._devices
 
     parameter_devices = worker_devices
-
-    @property
-    def worker_devices_by_replica(self) -> tuple[tuple[str, ...], ...]:
-        """The device of each replica."""
-        return tuple((device,) for device in self._devices)
 
     def value_container(self, value: Any) -> Any:
         """The variable itself: it has one value."""
@@ -113,27 +107,11 @@ class Extended(tf.distribute.StrategyExtended):
         """The sums or means over the replicas."""
         return [self.reduce_to(reduce_op, value, where, options) for value, where in value_destination_pairs]
 
-    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        """The tensor itself: it is the same for all devices."""
-        del destinations
-        return tensor
-
     def call_for_each_replica(self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None) -> Any:
         """Run a function on each replica: the strategy's `run`."""
         strategy = self._strategy()
         assert strategy is not None  # it has this object
         return strategy.run(fn, args, kwargs)
-
-    def read_var(self, v: Any) -> Any:
-        """The value of a variable."""
-        return v.read_value()
-
-    def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
-        """A dataset of the entries of arrays, which is not distributed yet."""
-        del session
-        return tf.data.Dataset.from_tensor_slices(numpy_input)
-
-    experimental_run_steps_on_iterator = refuses("experimental_run_steps_on_iterator")
 
     def _local_results(self, value: Any) -> Any:
         return local_results(value, len(self._devices))

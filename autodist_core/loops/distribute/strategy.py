@@ -19,7 +19,6 @@ from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.failures import Failures
 from autodist_core.loops.distribute.functions import Functions
 from autodist_core.loops.distribute.keras_loops import KERAS, refuse_calls_of
-from autodist_core.loops.distribute.refused import refuses
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
@@ -202,46 +201,7 @@ class ReplicaStrategy(tf.distribute.Strategy):
         received.require_callable(method, "value_fn", value_fn)
         contexts = [tf.distribute.experimental.ValueContext(index, replicas) for index in range(replicas)]
         values = [tf.nest.map_structure(partial(received.tensor, method), value_fn(context)) for context in contexts]
-        received.require_structure(method, values)
         return tf.nest.map_structure(lambda *leaves: per_replica(leaves), *values)
-
-    @as_written
-    def experimental_run_v2(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
-        """`run`, by the name that it had first.
-
-        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
-        >>> [float(each) for each in strategy.experimental_run_v2(lambda: tf.constant(1.0)).values]
-        [1.0, 1.0]
-        >>> strategy.autodist.close()
-        """
-        return self.run(fn, args, kwargs, options)
-
-    def experimental_make_numpy_dataset(self, numpy_input: Any, session: Any = None) -> Any:
-        """A dataset of the entries of arrays, which is not distributed yet.
-
-        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
-        >>> len(strategy.experimental_make_numpy_dataset([1.0, 2.0, 3.0]))
-        3
-        """
-        return self.extended.experimental_make_numpy_dataset(numpy_input, session)
-
-    def update_config_proto(self, config_proto: Any) -> Any:
-        """A copy of the configuration of a session, as it is: this strategy needs no other one.
-
-        >>> strategy = ReplicaStrategy(AutoDist({"nodes": [{"address": "localhost", "cpus": [0, 1]}]}))
-        >>> strategy.update_config_proto(tf.compat.v1.ConfigProto(log_device_placement=True)).log_device_placement
-        True
-        """
-        copy = type(config_proto)()
-        copy.CopyFrom(config_proto)
-        return copy
-
-    configure = refuses("configure")
-    make_dataset_iterator = refuses("make_dataset_iterator")
-    make_input_fn_iterator = refuses("make_input_fn_iterator")
-    experimental_assign_to_logical_device = refuses("experimental_assign_to_logical_device")
-    experimental_split_to_logical_devices = refuses("experimental_split_to_logical_devices")
-    experimental_replicate_to_logical_devices = refuses("experimental_replicate_to_logical_devices")
 
 
 def distribute(resource_spec: Any = None, strategy: Any = None, **settings: Any) -> ReplicaStrategy:

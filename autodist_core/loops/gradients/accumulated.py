@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import inputs_first, touches_of
-from autodist_core.capture.gradients.recording import Differentiation
+from autodist_core.capture.gradients.recording import Differentiation, handle_of
 from autodist_core.capture.tape import draws
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
@@ -129,7 +129,7 @@ def counted_sums(
     known, names = variables.accumulated, {id(entry.handle): entry.spec.name for entry in entries}
     outside = {id(placeholder): value for value, placeholder in graph.captures}
     handles = {placeholder.op.name: names[id(value)] for value, placeholder in graph.captures if id(value) in names}
-    given = [each.handle for call in found for each in call.gradients]
+    given = [handle_of(each.variable) for call in found for each in call.gradients]
     known.train(names[id(outside.get(id(handle), handle))] for handle in given)
     gradients = {marker.op.name for call in found for marker in call.markers}
     combined = {entry.spec.name for entry in entries if _is_combined_when_written(entry.tf_variable)}

@@ -72,11 +72,11 @@ class NotLinear(Exception):
 class Changed:
     """What becomes of the gradients that a function has computed so far, and of `sums` of them that are read.
 
-    >>> from autodist_core.capture.gradients.recording import Recorded
+    >>> from autodist_core.capture import Marked
     >>> with tf.Graph().as_default():
     ...     gradient, weight = tf.identity(3.0), tf.constant(2.0, name="weight")
     ...     decayed, scaled, squared = gradient / 2.0 + weight, 4.0 * gradient, tf.square(gradient)
-    ...     changed = Changed([Differentiation((), (), (Recorded(None, gradient),))], batch=())
+    ...     changed = Changed([Differentiation((), (), (Marked(None, 0, gradient),))], batch=())
     ...     changed.added(decayed).op.name, changed.added(scaled) is None
     ...     changed.note(squared).partition(":")[0]
     ('weight', True)

@@ -58,13 +58,12 @@ class Origins:
     """The sums over the replicas, and the gradients, of which values are made.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.gradients.recording import Recorded
+    >>> from autodist_core.capture import Marked
     >>> with tf.Graph().as_default():
     ...     gradient = tf.identity(3.0, name="gradient")
     ...     total, constant = tf.identity(gradient, name="total"), tf.identity(2.0, name="constant")
     ...     half = total / constant
-    >>> recorded = Recorded(None, gradient)
-    >>> Origins([total, constant], [Differentiation((), (), (recorded,))]).of([half])
+    >>> Origins([total, constant], [Differentiation((), (), (Marked(None, 0, gradient),))]).of([half])
     ({'total'}, set())
     """
 

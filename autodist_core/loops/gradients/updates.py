@@ -19,18 +19,18 @@ gradients meet in one operation, as in one norm, make one, unless both have a gr
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autodist_core.capture import Marked, reached_from, sources, touches_of
-from autodist_core.capture.gradients.recording import Differentiation, Recorded
+from autodist_core.capture.gradients.recording import Differentiation, handle_of
 from autodist_core.capture.tape import draws
 from autodist_core.step.index import Touch
 
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of a traced function. `find_updates` makes them, and has an example."""
+    """The updates of a traced function. `Search` finds them, and has an example."""
 
     gradients: tuple[Marked, ...]
     """The gradients that are applied."""
@@ -47,11 +47,8 @@ class Updates:
     """The operations that compute with variables that an update has written, and with no gradient besides."""
 
 
-def find_updates(
-    graph: Any, found: Sequence[Differentiation], inputs: Iterable[Any], name_of: Callable[[Any], str],
-    seeds: Iterable[str] = (), results: Iterable[Any] = (),
-) -> Updates:
-    """Find the updates; `inputs` are the batch.
+class Search:
+    """A search for the updates; `inputs` are the batch.
 
     `name_of` gives the name of a variable by its handle, or nothing for another resource.
     What `results` are made of counts as applied: a result is made of the whole batch's gradients, too.
@@ -68,17 +65,14 @@ def find_updates(
     ...     return loss
     >>> traced, recording = recorded_trace(step, kernel=kernel, seen=seen)
     >>> names = {id(source.handle): source.variable.name for source in traced.sources}
-    >>> found = find_updates(traced.graph, recording.found, traced.inputs, lambda handle: names[id(handle)])
+    >>> found = Search(traced.graph, recording.found, traced.inputs, lambda handle: names[id(handle)]).run()
     >>> sorted(found.operations), [name for _, name in found.own_writes]
     (['AssignSubVariableOp', 'gradient'], ['seen'])
     """
-    return _Search(graph, found, inputs, name_of, frozenset(seeds), results).run()
 
-
-class _Search:
     def __init__(
         self, graph: Any, found: Sequence[Differentiation], inputs: Iterable[Any], name_of: Callable[[Any], str],
-        seeds: frozenset[str], results: Iterable[Any],
+        seeds: Iterable[str] = (), results: Iterable[Any] = (),
     ) -> None:
         self._operations = graph.get_operations()
         handles = {
@@ -86,7 +80,7 @@ class _Search:
             if value.dtype == "resource" and (name := name_of(value))
         }
         self._touches = touches_of(self._operations, handles)
-        self._found, self._name_of, self._seeds = found, name_of, seeds
+        self._found, self._name_of, self._seeds = found, name_of, frozenset(seeds)
         self._marks = {marker.op.name: call for call, each in enumerate(found) for marker in each.markers}
         self._results = {tensor.op.name for tensor in results}
         self._inputs = {tensor.op.name for tensor in inputs}
@@ -113,6 +107,7 @@ class _Search:
         """The last call whose gradients need a value that an update has written to a variable."""
 
     def run(self) -> Updates:
+        """The updates that are found."""
         self._propagate()
         ours = {name for name in {**self._direct, **self._late} if name not in self._of_batch}
         trained = self._trained()
@@ -140,8 +135,8 @@ class _Search:
             if touch.writes and operation.name in self._of_batch and operation.name not in updates
         )
 
-    def _marked(self, gradient: Recorded, occurrence: int) -> Marked:
-        return Marked(self._name_of(gradient.handle), occurrence, gradient.values, gradient.indices)
+    def _marked(self, gradient: Marked, occurrence: int) -> Marked:
+        return replace(gradient, variable=self._name_of(handle_of(gradient.variable)), occurrence=occurrence)
 
     def _needed_by_gradients(self) -> dict[str, int]:
         """The operations from which gradients are computed, with the last call that needs each.
@@ -217,7 +212,7 @@ class _Search:
             return call
 
         variables = {
-            call: {self._name_of(gradient.handle) for gradient in each.gradients}
+            call: {self._name_of(handle_of(gradient.variable)) for gradient in each.gradients}
             for call, each in enumerate(self._found)
         }
         for name, calls in self._direct.items():
@@ -229,7 +224,7 @@ class _Search:
                         variables[one] |= variables[other]
         return {call: find(call) for call in root}
 
-    def _trained(self) -> list[tuple[int, Recorded]]:
+    def _trained(self) -> list[tuple[int, Marked]]:
         """The gradients from which a variable's new value or a result is made, with their calls."""
         made = {name for name in self._touches if self._is_write(name)} | self._results
         made &= self._direct.keys() | self._late.keys()
@@ -242,9 +237,9 @@ class _Search:
             if any(marker.op.name in needed and marker.op.name in self._direct for marker in gradient.markers)
         ]
 
-    def _writes_of(self, trained: Sequence[tuple[int, Recorded]]) -> set[str]:
+    def _writes_of(self, trained: Sequence[tuple[int, Marked]]) -> set[str]:
         """The writes of trained variables. One that needs the batch besides is refused later, where this is said."""
-        names = {self._name_of(gradient.handle) for _, gradient in trained}
+        names = {self._name_of(handle_of(gradient.variable)) for _, gradient in trained}
         return {
             name for name in self._touches
             if self._is_write(name) and (name in self._direct or name in self._late)

@@ -54,7 +54,6 @@ class Position:
 
     def __init__(self, x: Any, shuffle: Any) -> None:
         self._x = x
-        self._shuffle = shuffle
         self._iterator: Any = None
         self._takes: list[int] = []
         """How many batches were taken from each iterator that Keras has made. It uses not all of them."""

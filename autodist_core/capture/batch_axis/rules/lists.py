@@ -97,24 +97,6 @@ def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return state if index.kind in (Kind.ALIKE, Kind.ONE) else arithmetic.element_wise(flow, operation, [state, index])
 
 
-def popped(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
-    """Return the states of a list without its last element, and of that element.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> def last(x):
-    ...     examples = tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[3])
-    ...     popped = tf.raw_ops.TensorListPopBack(input_handle=examples, element_shape=[3], element_dtype=tf.float32)
-    ...     return popped.tensor
-    >>> shown(last)
-    'unknown; TensorListPopBack takes examples by their place in the batch'
-    """
-    state = states[0]
-    if state.kind == Kind.ROWS and 0 in state.axes:
-        flow.couple(operation, POSITION)
-        return [NO_CLAIM, NO_CLAIM]
-    return [state, state.at(*(axis - 1 for axis in state.axes)) if state.kind == Kind.ROWS else state]
-
-
 def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """Return the state of a list made from a tensor, or of a tensor made from a whole list.
 
@@ -123,23 +105,6 @@ def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     return states[0]
-
-
-def resized(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a list with another length.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> def resize(x):
-    ...     examples = tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=[3])
-    ...     other = tf.raw_ops.TensorListResize(input_handle=examples, size=tf.shape(x)[0])
-    ...     return tf.raw_ops.TensorListStack(input_handle=other, element_shape=[3], element_dtype=tf.float32)
-    >>> shown(resize)
-    'rows along axis 0'
-    """
-    state, length = states
-    if state.kind == Kind.ROWS and 0 in state.axes:
-        return state if length.is_size and length.degree == 1 and length.outer == state.each else NO_CLAIM
-    return made(flow, operation, states) if state.kind == Kind.ALIKE else state
 
 
 def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -197,7 +162,6 @@ def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
 
 RULES: dict[str, Any] = {
     "TensorListReserve": made, "TensorListSetItem": put, "TensorListPushBack": pushed, "TensorListGetItem": got,
-    "TensorListPopBack": popped, "TensorListLength": length, "TensorListResize": resized,
-    "TensorListGather": gathered, "TensorListConcatV2": concatenated,
+    "TensorListLength": length, "TensorListGather": gathered, "TensorListConcatV2": concatenated,
     **dict.fromkeys(("TensorListFromTensor", "TensorListStack"), listed),
 }  # fmt: skip

@@ -285,11 +285,9 @@ def split(flow: Any, operation: Any, states: Sequence[State]) -> State | list[St
     count = len(operation.outputs)
     if has_sizes and states[1].kind != Kind.ALIKE and (parts := _cut(flow, operation, state)) is not None:
         return parts
-    if not has_sizes and state.outer is None:
-        return NO_CLAIM
-    if not has_sizes and state.outer is not None and state.outer % count == 0:
-        return state._replace(outer=state.outer // count)
-    return flow.couple(operation, POSITION)
+    if has_sizes or (state.outer is not None and state.outer % count):
+        return flow.couple(operation, POSITION)
+    return NO_CLAIM if state.outer is None else state._replace(outer=state.outer // count)
 
 
 def _of_sizes(operation: Any, state: State) -> list[State]:
