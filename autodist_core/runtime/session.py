@@ -25,8 +25,8 @@ from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.give_back import give_back
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.log import stage
-from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import DataSlot, of_machines
 from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines, of_data
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
@@ -64,7 +64,6 @@ class DistributedSession(ReplicatedSession):
         self._give_back = cluster.give_back if cluster else give_back
         target = cluster.target if cluster else ""
         self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
-        self._added = AddedVariables(self._graph, self._run)
         self._variables: dict[str, Variable] = {}
         self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
         self._data: Any = KeptData(self._graph, self._session, placement, self.call)
@@ -80,7 +79,10 @@ class DistributedSession(ReplicatedSession):
     @property
     def known(self) -> tuple[str, ...]:
         """The variables that the steps of this session touch."""
-        return tuple(self._variables)
+        return tuple(name for name, variable in self._variables.items() if variable.handle)
+
+    def _adopt(self, variable: AddedVariable) -> None:
+        self._variables[variable.name] = self._transfers.adopt(variable)
 
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
         del handles  # the session has variables of its own
@@ -145,7 +147,7 @@ class DistributedSession(ReplicatedSession):
             self._end(session)
         finally:
             # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
-            self._graph = self._added = self._transfers = self._data = None
+            self._graph = self._transfers = self._data = None
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""
@@ -173,9 +175,6 @@ class DistributedSession(ReplicatedSession):
                 return call(*arguments)
         return self._calls_of_cluster(doing, call, *arguments)
 
-    def _run(self, *arguments: Any) -> Any:
-        return self.call("the setting of added variables", self._session.run, *arguments)
-
     def import_graph(
         self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step",
         part: Callable[[Sequence[int]], str] = lambda _: "",
@@ -192,7 +191,7 @@ class DistributedSession(ReplicatedSession):
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
-            self._run(initializers)
+            self.call("the setting up of a step", self._session.run, initializers)
         # A callable made from options calls the runtime directly. One of `make_callable` walks its feeds in Python.
         feeds = [name for replica in graph.feeds for name in replica] + list(graph.counts)
         tensors = [self._tensor(prefix, name) for name in feeds]

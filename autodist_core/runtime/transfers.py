@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import Placement
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import LargeReads, handle_of
@@ -129,7 +130,13 @@ class Transfers:
         self._forgetters: dict[Piece, list[Any]] = {}
         self._readers: dict[Piece, Any] = {}
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._adopted: dict[str, Copy] = {}
         self._large = LargeReads(graph, session, call)
+
+    def adopt(self, variable: AddedVariable) -> Variable:
+        """Move a variable that a kernel added, too. The placement does not know its copy."""
+        self._adopted[variable.name] = Copy(variable.name, variable.device)
+        return Variable(variable.name, variable.shape, variable.dtype)
 
     def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray], here: bool = False) -> None:
         """Write every copy of each variable, or those that `forget` frees."""
@@ -158,7 +165,7 @@ class Transfers:
 
     def read_each(self, variables: Sequence[Variable]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current value of each variable, one after the other."""
-        sources = {variable.name: (variable, self._placement.read_from(variable)) for variable in variables}
+        sources = {variable.name: (variable, self._sources(variable)) for variable in variables}
         large = {n: s for n, s in sources.items() if self._placement.tasks.job and LargeReads.takes(*s)}
         sent = list(self._messages([variable for variable in variables if variable.name not in large]))
         self._prepare(self._readers, self._reader, sent)
@@ -210,9 +217,14 @@ class Transfers:
 
     def _copies(self, piece: Piece, name: str) -> Sequence[Copy]:
         """The copies of a variable, or of a shard, that a piece is for."""
-        copies, chief = self._placement.copies(name), self._placement.tasks.chief
+        adopted, chief = self._adopted.get(name), self._placement.tasks.chief
+        copies = (adopted,) if adopted else self._placement.copies(name)
         near = [copy for copy in copies if host_of(copy.device) == chief and "/device:CPU:" in copy.device]
         return near if piece.here else copies
+
+    def _sources(self, variable: Variable) -> Sequence[tuple[Variable, Copy]]:
+        adopted = self._adopted.get(variable.name)
+        return ((variable, adopted),) if adopted else self._placement.read_from(variable)
 
     def _distinct(self, piece: Piece) -> list[Copy]:
         """The copies that may get different values. The first one stands for all copies with the common value."""
@@ -281,7 +293,7 @@ class Transfers:
     def _reader(self, piece: Piece) -> Any:
         found = []
         with self._graph.as_default():
-            for source, copy in (sources := self._placement.read_from(piece.variable)):
+            for source, copy in (sources := self._sources(piece.variable)):
                 start, stop = piece.start, piece.stop
                 if source.part_of == piece.variable.name and stop is not None and source.axis == 0:
                     start, stop = max(start - source.offset, 0), min(stop - source.offset, source.shape[0])

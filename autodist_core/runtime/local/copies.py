@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.kernel import Placement
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.step.graph_item import Variable
 
@@ -42,6 +43,8 @@ class Copies:
         self._handles: dict[str, Any] = {}
         """The handle of each copy that a step has asked for, by the copy's name."""
         self._made: list[Any] = []
+        self._adopted: dict[str, Any] = {}
+        """The variables that kernels added, by name."""
         self._with_others: set[str] = set()
         """The variables of which a copy was made here."""
 
@@ -57,6 +60,13 @@ class Copies:
             if variable.name in own:
                 self._own[variable.name] = own[variable.name]
                 self._settle_home(variable, own[variable.name])
+
+    def adopt(self, variable: AddedVariable) -> None:
+        """Make a variable that a kernel added, of zeros."""
+        with tf.init_scope(), tf.device(variable.device):
+            made = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+        self._adopted[variable.name] = made
+        self._handles[variable.name] = made.handle
 
     def _settle_home(self, variable: Variable, handle: Any) -> None:
         device = tf.DeviceSpec.from_string(handle.device)
@@ -100,12 +110,17 @@ class Copies:
 
     def write(self, name: str, value: np.ndarray) -> None:
         """Give all copies of a variable this value."""
+        if name in self._adopted:
+            self._adopted[name].assign(value)
+            return
         if (home := self._homes.get(name)) is not None:
             self._assign(self._handles[home.shared_name], value, self.variables[name])
         self._write(self.variables[name], value)
 
     def read(self, name: str) -> np.ndarray:
         """The value of a variable."""
+        if name in self._adopted:
+            return np.array(self._adopted[name].numpy())
         variable = self.variables[name]
         if (home := self._homes.get(name)) is not None:
             value: np.ndarray = self._read(self._handles[home.shared_name], name).numpy()
@@ -118,6 +133,7 @@ class Copies:
         """Free what was made here."""
         self._handles.clear()
         self._made.clear()
+        self._adopted.clear()
         self._own.clear()
 
     def _copies(self, variable: Variable) -> list[tuple[Variable, Copy]]:

@@ -23,8 +23,8 @@ import tensorflow as tf
 from autodist_core.errors import SessionError, amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.log import stage
-from autodist_core.runtime.local.added import Added
 from autodist_core.runtime.local.collectives import Collectives
 from autodist_core.runtime.local.copies import Copies
 from autodist_core.runtime.local.functions import RESOURCES, function_of, part
@@ -58,7 +58,6 @@ class LocalSession(ReplicatedSession):
         _require_devices(placement)
         super().__init__(placement)
         self.copies = Copies(placement)
-        self._added = Added()
         self._collectives = Collectives([replica.device for replica in placement.replicas])
         self._resources: dict[str, Any] = {}
         """The tables and queues of this session, by the names that the graphs give them."""
@@ -82,6 +81,9 @@ class LocalSession(ReplicatedSession):
 
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
         self.copies.add(variables, handles)
+
+    def _adopt(self, variable: AddedVariable) -> None:
+        self.copies.adopt(variable)
 
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         return LocalStep(self, item, prefix, usual)
@@ -143,7 +145,6 @@ class LocalSession(ReplicatedSession):
             for step in self._loose:
                 step.close()
         finally:
-            self._added = Added()
             self.copies.drop()
             for handle in self._resources.values():
                 with contextlib.suppress(tf.errors.OpError):
@@ -212,7 +213,7 @@ class LocalSession(ReplicatedSession):
         """The resource that a node stands for: a copy, an added variable, a table or a queue."""
         name = node.attr["shared_name"].s.decode()
         if node.op == "VarHandleOp":
-            return self._added.handle(name) if name in self._added else self.copies.handle(name)
+            return self.copies.handle(name)
         if name not in self._resources:
             with tf.init_scope(), tf.device(node.device):
                 self._resources[name] = _made(node, f"{self._name}/{name}")
