@@ -166,7 +166,7 @@ class Transfers:
     def read_each(self, variables: Sequence[Variable]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current value of each variable, one after the other."""
         sources = {variable.name: (variable, self._sources(variable)) for variable in variables}
-        large = {n: s for n, s in sources.items() if self._placement.tasks.job and LargeReads.takes(*s)}
+        large = {name: source for name, source in sources.items() if LargeReads.takes(*source)}
         sent = list(self._messages([variable for variable in variables if variable.name not in large]))
         self._prepare(self._readers, self._reader, sent)
         if large:
@@ -190,11 +190,8 @@ class Transfers:
                         known[piece] = make(piece)
 
     def _messages(self, variables: Sequence[Variable], here: bool = False) -> Iterator[list[Piece]]:
-        limits = PIECE_BYTES, MESSAGE_BYTES
-        if not self._placement.tasks.job:
-            # On one machine nothing is sent. One call is cheaper than two.
-            limits = (max(1, sum(v.byte_size for v in variables)),) * 2
-        return messages((piece for variable in variables for piece in pieces(variable, limits[0], here)), limits[1])
+        found = (piece for variable in variables for piece in pieces(variable, PIECE_BYTES, here))
+        return messages(found, MESSAGE_BYTES)
 
     def _run_all(self, name: str, operations: Mapping[Piece, list[Any]], pieces: Sequence[Piece]) -> None:
         if pieces:
@@ -210,9 +207,6 @@ class Transfers:
 
     def _arrays(self, piece: Piece, value: np.ndarray) -> list[np.ndarray]:
         variable = piece.variable
-        if not self._placement.tasks.job:
-            # A copy: in one process TensorFlow may take the memory over, and a view of a variable has the variable's.
-            value = np.array(value)
         return [piece.of(_for_copy(variable, copy, value)) for copy in self._distinct(piece)] or [piece.of(value)]
 
     def _copies(self, piece: Piece, name: str) -> Sequence[Copy]:

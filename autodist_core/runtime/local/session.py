@@ -42,9 +42,10 @@ class LocalSession(ReplicatedSession):
     """A session on the devices of this machine.
 
     >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel import Tasks
     >>> from autodist_core.kernel.example import example_placement
     >>> from autodist_core.strategy import PS
-    >>> session = LocalSession(example_placement(PS(), one_cpu=True))
+    >>> session = LocalSession(example_placement(PS(), tasks=Tasks(one_cpu=True)))
     >>> train = session.add(example_step())
     >>> ones = np.ones((3, 1), "float32")
     >>> session.load({"kernel": ones, "velocity": 0 * ones, "iterations": np.int64(0), "total": np.float32(0)})

@@ -39,7 +39,7 @@ class RecoveringSession(Session):
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.runtime.example import example_batch, example_values
+    >>> from autodist_core.runtime.example import ONE_SERVER, example_batch, example_cluster, example_values
     >>> from autodist_core.runtime.session import DistributedSession
     >>> from autodist_core.strategy import PS
     >>> class Cut(DistributedSession):
@@ -47,7 +47,8 @@ class RecoveringSession(Session):
     ...         if doing == "training step 2":
     ...             raise BrokenOffError("the network is cut")
     ...         return super().call(doing, call, *arguments)
-    >>> sessions = iter([Cut(example_placement(PS())), DistributedSession(example_placement(PS()))])
+    >>> placement = example_placement(PS(), tasks=ONE_SERVER)
+    >>> sessions = (kind(placement, example_cluster()) for kind in (Cut, DistributedSession))
     >>> session = RecoveringSession(lambda: next(sessions), renew=lambda error: print("renewed, as", error))
     >>> train = session.add(example_step())
     >>> session.load(example_values())
