@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.errors import SessionError, amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.kernel.added_variables import AddedVariable
@@ -56,7 +55,6 @@ class LocalSession(ReplicatedSession):
     """
 
     def __init__(self, placement: Placement) -> None:
-        _require_devices(placement)
         super().__init__(placement)
         self.copies = Copies(placement)
         self._collectives = Collectives([replica.device for replica in placement.replicas])
@@ -219,22 +217,6 @@ class LocalSession(ReplicatedSession):
             with tf.init_scope(), tf.device(node.device):
                 self._resources[name] = _made(node, f"{self._name}/{name}")
         return self._resources[name]
-
-
-def _require_devices(placement: Placement) -> None:
-    """Raise a SessionError unless TensorFlow has the CPU devices of a placement. It would take the first one for all.
-
-    Collectives between replicas on one device would then wait for ever.
-    """
-    names = [each.device for each in placement.replicas] + [each.device for each in placement.owners]
-    devices = {name.rpartition("/device:")[2] for name in names}
-    present = {f"CPU:{index}" for index in range(len(tf.config.list_logical_devices("CPU")))}
-    missing = sorted(device for device in devices if device.startswith("CPU") and device not in present)
-    if missing:
-        raise SessionError(
-            f"{', '.join(missing)}: TensorFlow has {amount(len(present), 'CPU device')} in this process. Place the "
-            "replicas with Tasks(one_cpu=True)."
-        )
 
 
 def _made(node: Any, name: str) -> Any:
