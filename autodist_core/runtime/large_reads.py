@@ -111,7 +111,7 @@ class LargeReads:
         for name, (variable, sources) in wanted.items():
             found[name] = np.empty(variable.shape, tf.as_dtype(variable.dtype).as_numpy_dtype)
             for source, copy in sources:
-                target = _slice_of(found[name], source, variable)
+                target = source.entries_of(found[name])
                 memory = target if target.flags.c_contiguous else np.empty_like(target, order="C")
                 if memory is not target:
                     joins.append((target, memory))
@@ -167,13 +167,6 @@ def handle_of(variable: Variable, copy: Copy) -> Any:
     return tf.raw_ops.VarHandleOp(
         dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.shared_name, name=None
     )
-
-
-def _slice_of(value: np.ndarray, source: Variable, variable: Variable) -> np.ndarray:
-    """The entries of a variable's value that a copy has: all of them, or a shard's."""
-    if source.part_of != variable.name:
-        return value
-    return value[(slice(None),) * source.axis + (slice(source.offset, source.offset + source.shape[source.axis]),)]
 
 
 def _fetch_all(parts: deque[_Part]) -> None:

@@ -143,10 +143,10 @@ class Copies:
     def _initial(self, variable: Variable, copy: Copy) -> Any:
         own = self._own.get(variable.part_of or variable.name)
         dtype = tf.as_dtype(variable.dtype)
-        if own is not None and not _starts_from_zero(variable, copy):
+        if own is not None and not copy.starts_from_zero(variable):
             value = tf.raw_ops.ReadVariableOp(resource=own, dtype=dtype)
             if value.shape.rank == len(variable.shape):  # else it has no value yet, and gets one by `write`
-                return _slice(variable, value)
+                return variable.entries_of(value)
         return np.zeros(variable.shape, dtype.as_numpy_dtype)
 
     def _write(self, variable: Variable, value: Any) -> None:
@@ -154,7 +154,7 @@ class Copies:
         for each, copy in self._copies(variable):
             if copy == home or (home is not None and copy.shared_name not in self._handles):
                 continue
-            own = tf.zeros_like(value) if _starts_from_zero(each, copy) else _slice(each, value)
+            own = tf.zeros_like(value) if copy.starts_from_zero(each) else each.entries_of(value)
             self._assign(self.handle(copy.shared_name), own, each, copy.device)
 
     def _read(self, handle: Any, name: str) -> Any:
@@ -166,16 +166,3 @@ class Copies:
         with tf.init_scope(), tf.device(device):
             tensor = value if tf.is_tensor(value) else tf.constant(value, tf.as_dtype(variable.dtype))
             tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
-
-
-def _starts_from_zero(variable: Variable, copy: Copy) -> bool:
-    """Whether a copy starts from zero: that of a sum on every replica but the first."""
-    return bool(copy.replica) and variable.aggregation == "sum"
-
-
-def _slice(variable: Variable, value: Any) -> Any:
-    """The entries of a value that a shard has; all of them for a whole variable."""
-    if not variable.part_of:
-        return value
-    entries = slice(variable.offset, variable.offset + variable.shape[variable.axis])
-    return value[(slice(None),) * variable.axis + (entries,)]
