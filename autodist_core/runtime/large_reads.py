@@ -27,7 +27,6 @@ True
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.cluster.agents.in_parallel import run_in_parallel
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.step.graph_item import Variable
@@ -171,22 +171,15 @@ def handle_of(variable: Variable, copy: Copy) -> Any:
 
 def _fetch_all(parts: deque[_Part]) -> None:
     """Fetch parts in several threads. The first error ends this."""
-    errors: list[BaseException] = []
 
-    def fetch() -> None:
+    def fetch(_: int) -> None:
         try:
-            while parts and not errors:
+            while True:
                 parts.popleft().fetch()
         except IndexError:
             return  # Another thread took the last part.
-        except BaseException as error:
-            errors.append(error)
+        except BaseException:
+            parts.clear()
+            raise
 
-    others = [threading.Thread(target=fetch, daemon=True, name="autodist-reads") for _ in range(_AT_A_TIME - 1)]
-    for thread in others:
-        thread.start()
-    fetch()
-    for thread in others:
-        thread.join()
-    if errors:
-        raise errors[0]
+    run_in_parallel(range(_AT_A_TIME), fetch)
