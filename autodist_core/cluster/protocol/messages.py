@@ -8,31 +8,13 @@ processes hold the pipes, so a message cannot reach another run. Only plain data
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from io import RawIOBase
+from typing import IO, Any
 
 Message = dict[str, Any]
 
 AGENT_MODULE = "autodist_core.cluster.on_node.agent"
 """The module that a Python interpreter runs as an agent: ``python -m`` followed by this name."""
-
-
-class ByteWriter(Protocol):
-    r"""A stream that bytes are written to.
-
-    >>> import io
-    >>> class Showing(io.BytesIO):
-    ...     def flush(self):
-    ...         print(self.getvalue())
-    >>> stream: ByteWriter = Showing()
-    >>> Sender(stream).send({"do": "beat"})
-    b'{"do":"beat"}\n'
-    """
-
-    def write(self, data: bytes, /) -> object:
-        """Write all of the bytes."""
-
-    def flush(self) -> None:
-        """Send what was written and not yet sent."""
 
 
 class Sender:
@@ -45,7 +27,7 @@ class Sender:
     b'{"do":"describe"}\n'
     """
 
-    def __init__(self, stream: ByteWriter) -> None:
+    def __init__(self, stream: IO[bytes] | RawIOBase) -> None:
         self._stream = stream
         self._lock = threading.Lock()
 
