@@ -32,7 +32,7 @@ from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData
 from autodist_core.runtime.protocol import Condition, SessionStep
 from autodist_core.runtime.replicated import ReplicatedSession, ReplicatedStep
-from autodist_core.runtime.timings import TimedStep, Timings
+from autodist_core.runtime.timings import Timings, timed_step
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
@@ -196,7 +196,7 @@ class DistributedSession(ReplicatedSession):
         call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
         collective = graph.collectives > 0
-        timed = TimedStep(call, self._session.run, tensors, outputs, targets, self.placement.nodes)
+        timed = partial(timed_step, call, self._session.run, tensors, outputs, targets, self.placement.nodes)
 
         def run(*arrays: Any) -> Any:
             step = call if self._timings is None else partial(timed, self._timings)
