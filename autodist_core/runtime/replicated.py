@@ -12,7 +12,6 @@ import numpy as np
 
 from autodist_core.errors import SessionError, amount
 from autodist_core.kernel import DistributedGraph, Placement, build, sizes_apart
-from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer, of_machines
@@ -34,16 +33,14 @@ class ReplicatedSession(Session):
     >>> session.close()
     """
 
+    _added: AddedVariables
+    """The variables that kernels added. They are none of the known ones."""
+
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self._open = True
         self._functions = 0
         self._loose: list[LooseStep] = []
-        self._added = AddedVariables(self._adopt, self._write, self._read)
-
-    @abstractmethod
-    def _adopt(self, variable: AddedVariable) -> None:
-        """Make a variable that a kernel added. It is none of the known ones."""
 
     @abstractmethod
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:

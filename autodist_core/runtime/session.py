@@ -26,6 +26,7 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.log import stage
+from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import DataSlot, of_machines
 from autodist_core.runtime.data_pipelines import DrawnRows, PipelinesOnMachines, of_data
 from autodist_core.runtime.interruptible import BrokenOffError, Calls
@@ -63,6 +64,7 @@ class DistributedSession(ReplicatedSession):
         self._calls, self._give_back = Calls(cluster.lost), cluster.give_back
         self._session = tf.compat.v1.Session(cluster.target, self._graph, _config(placement))
         self._variables: dict[str, Variable] = {}
+        self._added = AddedVariables(self._adopt, self._write, self._read)
         self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
         self._data: Any = KeptData(self._graph, self._session, placement, self.call)
         self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)

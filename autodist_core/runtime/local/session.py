@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
-from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.log import stage
+from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.local.collectives import Collectives
 from autodist_core.runtime.local.copies import Copies
 from autodist_core.runtime.local.functions import RESOURCES, function_of, part
@@ -57,6 +57,7 @@ class LocalSession(ReplicatedSession):
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
         self.copies = Copies(placement)
+        self._added = AddedVariables(self.copies.adopt, self._write, self._read)
         self._collectives = Collectives([replica.device for replica in placement.replicas])
         self._resources: dict[str, Any] = {}
         """The tables and queues of this session, by the names that the graphs give them."""
@@ -80,9 +81,6 @@ class LocalSession(ReplicatedSession):
 
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
         self.copies.add(variables, handles)
-
-    def _adopt(self, variable: AddedVariable) -> None:
-        self.copies.adopt(variable)
 
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         return LocalStep(self, item, prefix, usual)
