@@ -69,14 +69,6 @@ class Candidate:
     prediction: Prediction
 
 
-def _as_it_is(strategy: CompiledStrategy) -> tuple[CompiledStrategy, tuple[int, ...]]:
-    return strategy, ()
-
-
-def _unknown(_: str) -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Trial:
     """Predicts strategies for one step on some machines.
@@ -95,10 +87,10 @@ class Trial:
     item: GraphItem
     spec: ResourceSpec
     charging: Charging
-    carried_out: Callable[[CompiledStrategy], tuple[CompiledStrategy, tuple[int, ...]]] = _as_it_is
+    carried_out: Callable[[CompiledStrategy], tuple[CompiledStrategy, tuple[int, ...]]] = lambda made: (made, ())
     """How the step carries a strategy out, where it needs variables whole, and which replicas share memory."""
-    available: Callable[[str], int | None] = _unknown
-    """The bytes that a memory has; None where that is not known."""
+    available: Callable[[str], int | None] | None = None
+    """The bytes that a memory has, and None where that is not known."""
 
     @staticmethod
     def of(
@@ -138,7 +130,7 @@ class Trial:
 
     def memory(self, candidate: Candidate) -> tuple[DeviceMemory, ...]:
         """The state that each device must hold, of those of which it is known what they have."""
-        if self.available is _unknown:
+        if self.available is None:
             return ()
         held = state_memory(plan_table(candidate.compiled, self.item, candidate.memories), self.item)
         named = ((name, each) for each in held for name in each.devices)

@@ -24,9 +24,9 @@ from autodist_core.strategy.compiler import StrategyCompiler
 
 
 def example_placement(
-    builder: StrategyBuilder, item: GraphItem | None = None, one_cpu: bool = False
+    builder: StrategyBuilder, item: GraphItem | None = None, tasks: Tasks | None = None
 ) -> Placement:
-    """Place the example step, or another step, on two replicas that share no memory, but maybe TensorFlow's one CPU.
+    """Place the example step, or another step, on two replicas that share no memory.
 
     >>> from autodist_core.strategy import AllReduce
     >>> [owner.name for owner in example_placement(AllReduce()).owners]
@@ -34,7 +34,7 @@ def example_placement(
     """
     item, spec = item or example_step(), ResourceSpec.local(cpus=2)
     strategy = StrategyCompiler(item, spec).compile(builder.build(item, spec))
-    return place(item, strategy, share_memory=False, tasks=Tasks(one_cpu=one_cpu))
+    return place(item, strategy, share_memory=False, tasks=tasks)
 
 
 def example_change(builder: StrategyBuilder, kernel: str, *ops: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from autodist_core.capture import Source, Traced, capture, concrete_function, gathering
 from autodist_core.capture.gradients.recording import Recording, recorded
-from autodist_core.capture.source_lines import SourceLines, source_lines
+from autodist_core.capture.source_lines import source_lines
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Parsed
@@ -35,14 +35,13 @@ from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.reports import explicit_draws
 from autodist_core.runtime.composites import grouped, packed, roles_of, signature_of
-from autodist_core.step.graph_item import GraphItem
-from autodist_core.training import Entry, watched_variable
+from autodist_core.training import Captured, Entry, watched_variable
 
 _REMEDY = "An array that is no batch, and that every replica is to get whole, is named by function(whole=['name'])."
 
 
 @dataclass(frozen=True)
-class CapturedFunction:
+class CapturedFunction(Captured):
     """A captured function, with the parts of it that know its Python structure.
 
     >>> from contextlib import nullcontext
@@ -55,25 +54,16 @@ class CapturedFunction:
     ((TensorSpec(shape=(), dtype=tf.float32, name='Identity'),), {'total': 12.0})
     """
 
-    item: GraphItem
-    rebuild: Callable[[Sequence[Any]], Any]
-    """Packs output tensors into the structure that the function returns."""
-    entries: tuple[Entry, ...]
-    """The variables that the function touches."""
     results: tuple[tf.TensorSpec, ...]
     """The types and shapes of the output tensors, on one replica."""
     notes: tuple[str, ...]
     """The plan's notes on what gives other variables than one device's."""
-    fixing: tuple[tuple[str, str], ...] = ()
-    """What cannot run on a part of a batch, and what to do instead."""
     idle: tuple[int | None, ...] = ()
     """For each result of a function of `run()`: the output with its value on replicas without examples."""
     outer: tuple[Any, ...] = ()
     """Tensors of somebody's trace around it that the function of `run()` uses: inputs behind its arguments."""
     whole: tuple[tuple[int, ...], ...] = ()
     """The shapes of the tensors that the function uses and that are neither arguments nor variables."""
-    lines: SourceLines = field(default_factory=SourceLines)
-    """Where the user's code made the operations of the function."""
     reported: tuple[str, ...] = ()
     """The plan's notes on results that are not one device's."""
 
@@ -172,10 +162,10 @@ def trace_function(
     touched = {variable.name for variable in item.variables if variable.handle}
     return CapturedFunction(
         item, _rebuild(inside.result, flat, tensors),
-        tuple(entry for entry in entries if entry.spec.name in touched),
+        tuple(entry for entry in entries if entry.spec.name in touched), lines, decided.fixing,
         tuple(tf.TensorSpec.from_tensor(output) for output in results),
-        (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.fixing, decided.idle,
-        tuple(outer), _fixed_shapes(graph), lines, decided.reported,
+        (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.idle,
+        tuple(outer), _fixed_shapes(graph), decided.reported,
     )
 
 

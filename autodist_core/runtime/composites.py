@@ -15,7 +15,6 @@ for results: their parts can be put one behind the other over the replicas.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,32 +157,6 @@ def in_memory(array: Any) -> Any:
     return array_of(array) if tf.is_tensor(array) else array
 
 
-class _Rows(ABC):
-    """The components of one tensor, and how they are cut."""
-
-    @property
-    @abstractmethod
-    def components(self) -> tuple[Any, ...]:
-        """All components."""
-
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """The number of rows."""
-
-    @abstractmethod
-    def cut(self, index: int, start: Any, stop: Any) -> Any:
-        """One component of the rows from `start` to `stop`."""
-
-    @abstractmethod
-    def of(self, components: Sequence[Any]) -> _Rows:
-        """Rows of the same kind, made of other components."""
-
-    def copied(self) -> _Rows:
-        """The same in memory of its own."""
-        return self.of([np.array(part) for part in self.components])
-
-
 @dataclass(frozen=True, eq=False)
 class Component:
     """One component of a ragged or sparse tensor. A slice of it is the component for these rows of the batch.
@@ -193,7 +166,7 @@ class Component:
     ([3], (2,))
     """
 
-    rows: _Rows
+    rows: _Ragged | _Sparse
     index: int
 
     @property
@@ -217,11 +190,13 @@ class Component:
 
     def copied(self) -> Component:
         """The same in memory of its own."""
-        return Component(self.rows.copied(), self.index)
+        return Component(self.rows.of([np.array(part) for part in self.rows.components]), self.index)
 
 
 @dataclass(frozen=True, eq=False)
-class _Ragged(_Rows):
+class _Ragged:
+    """The components of a ragged tensor, and how they are cut: one component of the rows from `start` to `stop`."""
+
     flat: Any
     splits: tuple[Any, ...]
 
@@ -245,7 +220,9 @@ class _Ragged(_Rows):
 
 
 @dataclass(frozen=True, eq=False)
-class _Sparse(_Rows):
+class _Sparse:
+    """The same of a sparse tensor."""
+
     indices: Any
     values: Any
     dense_shape: Any

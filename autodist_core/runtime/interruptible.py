@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
@@ -126,7 +125,7 @@ class Calls:
                     lost = self._lost.result(_EXPLAINED_WITHIN)
             except CancelledError:
                 raise _stopped(doing) from error
-            except NotInTime:
+            except TimeoutError:
                 raise BrokenOffError(f"{doing} was broken off, and no node is lost: {error}") from error
             raise lost.during(doing) from None
         if error is not None:

@@ -27,7 +27,6 @@ True
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.cluster.agents.in_parallel import run_in_parallel
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.step.graph_item import Variable
@@ -111,7 +111,7 @@ class LargeReads:
         for name, (variable, sources) in wanted.items():
             found[name] = np.empty(variable.shape, tf.as_dtype(variable.dtype).as_numpy_dtype)
             for source, copy in sources:
-                target = _slice_of(found[name], source, variable)
+                target = source.entries_of(found[name])
                 memory = target if target.flags.c_contiguous else np.empty_like(target, order="C")
                 if memory is not target:
                     joins.append((target, memory))
@@ -169,31 +169,17 @@ def handle_of(variable: Variable, copy: Copy) -> Any:
     )
 
 
-def _slice_of(value: np.ndarray, source: Variable, variable: Variable) -> np.ndarray:
-    """The entries of a variable's value that a copy has: all of them, or a shard's."""
-    if source.part_of != variable.name:
-        return value
-    return value[(slice(None),) * source.axis + (slice(source.offset, source.offset + source.shape[source.axis]),)]
-
-
 def _fetch_all(parts: deque[_Part]) -> None:
     """Fetch parts in several threads. The first error ends this."""
-    errors: list[BaseException] = []
 
-    def fetch() -> None:
+    def fetch(_: int) -> None:
         try:
-            while parts and not errors:
+            while True:
                 parts.popleft().fetch()
         except IndexError:
             return  # Another thread took the last part.
-        except BaseException as error:
-            errors.append(error)
+        except BaseException:
+            parts.clear()
+            raise
 
-    others = [threading.Thread(target=fetch, daemon=True, name="autodist-reads") for _ in range(_AT_A_TIME - 1)]
-    for thread in others:
-        thread.start()
-    fetch()
-    for thread in others:
-        thread.join()
-    if errors:
-        raise errors[0]
+    run_in_parallel(range(_AT_A_TIME), fetch)

@@ -44,8 +44,8 @@ class LooseStep(SessionStep):
     >>> for _ in range(4):
     ...     outputs = train([example_batch(5)], total=5)
     >>> train.settle()
-    >>> session.read(["iterations"])["iterations"].item(), train.lead <= 2
-    (4, True)
+    >>> session.read(["iterations"])["iterations"].item()
+    4
     >>> session.close()
     """
 
@@ -71,11 +71,6 @@ class LooseStep(SessionStep):
     def graph(self) -> DistributedGraph | None:
         """The first of the step's graphs: the one that combines the replicas' side state."""
         return self._graph
-
-    @property
-    def lead(self) -> int:
-        """The largest number of batches by which a replica was ahead of the slowest one."""
-        return self._progress.lead
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Hand out one batch; return the first replica's results of the last batch that it finished."""
@@ -227,7 +222,6 @@ class LooseStep(SessionStep):
             progress.moved.wait_for(lambda: progress.is_over(batch) or self._may_start(batch))
             if progress.is_over(batch):
                 return False
-            progress.lead = max(progress.lead, batch - progress.version)
             progress.following += 1
         try:
             self._call("follow", replica)(*counts)
@@ -297,7 +291,7 @@ class LooseStep(SessionStep):
                 while progress.queued[replica] > 0:
                     progress.queued[replica] -= 1
                     self._call("discard", replica)(1.0, 1.0)
-        self._progress = Progress(version=self._next, lead=progress.lead)
+        self._progress = Progress(version=self._next)
 
 
 @contextlib.contextmanager

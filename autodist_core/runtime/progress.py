@@ -45,8 +45,6 @@ class Progress:
     """The first failure of a replica or an update."""
     end: int = 0
     """After a failure: the first batch that is not trained."""
-    lead: int = 0
-    """The largest number of batches by which a replica was ahead of the updates."""
 
     def fail(self, failure: BaseException, batch: int) -> None:
         """End this batch and all later ones. The earlier batches are finished, as on one device."""

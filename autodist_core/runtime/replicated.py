@@ -13,6 +13,7 @@ import numpy as np
 from autodist_core.errors import SessionError, amount
 from autodist_core.kernel import DistributedGraph, Placement, build, sizes_apart
 from autodist_core.log import stage
+from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer, of_machines
 from autodist_core.runtime.failed_replicas import failed_replicas, said
 from autodist_core.runtime.loose_steps import LooseStep
@@ -32,8 +33,8 @@ class ReplicatedSession(Session):
     >>> session.close()
     """
 
-    _added: Any
-    """The variables that kernels added."""
+    _added: AddedVariables
+    """The variables that kernels added. They are none of the known ones."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
@@ -63,11 +64,11 @@ class ReplicatedSession(Session):
 
     @abstractmethod
     def _write(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of these variables, of which there is one at least."""
+        """Write every copy of these variables."""
 
     @abstractmethod
     def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Read the current values of variables, of which there is one at least."""
+        """Read the current values of variables."""
 
     def _require_open(self) -> None:
         if not self._open:
@@ -90,7 +91,7 @@ class ReplicatedSession(Session):
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added, such as the residuals of compressors, by name."""
         self._require_open()
-        return dict(self._added.read())
+        return self._added.read()
 
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:
         """Set the variables that kernels added. A variable without a value here gets its initial value."""

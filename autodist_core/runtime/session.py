@@ -1,9 +1,9 @@
-"""The session that holds the state of all replicas and runs distributed steps, on this machine or over a cluster.
+"""The session that holds the state of all replicas and runs distributed steps over a cluster.
 
-In: a placement, captured steps and batches. Out: results and values of variables. A step builds its distributed graph
-with the kernels when it first runs, and imports the graph into the session::
+In: a placement, a cluster, captured steps and batches. Out: results and values of variables. A step builds its
+distributed graph with the kernels when it first runs, and imports the graph into the session::
 
-    session = DistributedSession(placement)
+    session = DistributedSession(placement, cluster)
     step = session.add(item)                 # the graph of the step is not built yet
     session.load({"w": w})
     outputs = step([x, y], total=32)         # builds the graph for this number of active replicas, and runs it
@@ -21,10 +21,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.cluster.chief import Cluster
-from autodist_core.errors import NodeLostError, SessionError
-from autodist_core.give_back import give_back
+from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import DataSlot, of_machines
@@ -33,7 +33,7 @@ from autodist_core.runtime.interruptible import BrokenOffError, Calls
 from autodist_core.runtime.kept_arrays import KeptData
 from autodist_core.runtime.protocol import Condition, SessionStep
 from autodist_core.runtime.replicated import ReplicatedSession, ReplicatedStep
-from autodist_core.runtime.timings import TimedStep, Timings
+from autodist_core.runtime.timings import Timings, timed_step
 from autodist_core.runtime.transfers import Transfers
 from autodist_core.step.graph_item import GraphItem, Variable
 
@@ -42,12 +42,13 @@ _OF_DATA = (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.UnknownE
 
 
 class DistributedSession(ReplicatedSession):
-    """A session on the devices of this machine, or on those of a cluster until the cluster is lost.
+    """A session on the devices of a cluster, until the cluster is lost.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.runtime.example import ONE_SERVER, example_cluster
     >>> from autodist_core.strategy import PS
-    >>> session = DistributedSession(example_placement(PS()))
+    >>> session = DistributedSession(example_placement(PS(), tasks=ONE_SERVER), example_cluster())
     >>> train = session.add(example_step())
     >>> ones = np.ones((3, 1), "float32")
     >>> session.load({"kernel": ones, "velocity": 0 * ones, "iterations": np.int64(0), "total": np.float32(0)})
@@ -57,15 +58,13 @@ class DistributedSession(ReplicatedSession):
     >>> session.close()
     """
 
-    def __init__(self, placement: Placement, cluster: Cluster | None = None) -> None:
+    def __init__(self, placement: Placement, cluster: Cluster) -> None:
         super().__init__(placement)
         self._graph: Any = tf.Graph()
-        self._calls_of_cluster = Calls(cluster.lost) if cluster else None
-        self._give_back = cluster.give_back if cluster else give_back
-        target = cluster.target if cluster else ""
-        self._session = tf.compat.v1.Session(target, self._graph, _config(placement))
-        self._added = AddedVariables(self._graph, self._run)
+        self._calls, self._give_back = Calls(cluster.lost), cluster.give_back
+        self._session = tf.compat.v1.Session(cluster.target, self._graph, _config(placement))
         self._variables: dict[str, Variable] = {}
+        self._added = AddedVariables(self._adopt, self._write, self._read)
         self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
         self._data: Any = KeptData(self._graph, self._session, placement, self.call)
         self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
@@ -80,7 +79,10 @@ class DistributedSession(ReplicatedSession):
     @property
     def known(self) -> tuple[str, ...]:
         """The variables that the steps of this session touch."""
-        return tuple(self._variables)
+        return tuple(name for name, variable in self._variables.items() if variable.handle)
+
+    def _adopt(self, variable: AddedVariable) -> None:
+        self._variables[variable.name] = self._transfers.adopt(variable)
 
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
         del handles  # the session has variables of its own
@@ -111,7 +113,7 @@ class DistributedSession(ReplicatedSession):
     def slot_of(self, arrays: Sequence[Any]) -> DataSlot | None:
         """Where the machines keep the arrays of a batch, or make the batch; None if the batch itself is fed."""
         data = of_machines(arrays)
-        if not self.placement.tasks.job or not data:
+        if not data:
             return None
         self._require_open()
         if isinstance(data[0], DrawnRows):
@@ -145,36 +147,26 @@ class DistributedSession(ReplicatedSession):
             self._end(session)
         finally:
             # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
-            self._graph = self._added = self._transfers = self._data = None
+            self._graph = self._transfers = self._data = None
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""
-        if self._calls_of_cluster is None:
-            session.close()
-            return
-        self._pipelines.close(partial(self._end_over_cluster, session, self._calls_of_cluster))
+        self._pipelines.close(partial(self._end_after_pipelines, session))
 
-    def _end_over_cluster(self, session: Any, calls: Calls, pipelines_ended: bool) -> None:
+    def _end_after_pipelines(self, session: Any, pipelines_ended: bool) -> None:
         try:
             if pipelines_ended:
-                calls("the end of the session", session.close)
+                self.call("the end of the session", session.close)
             else:
                 _abandon(session)
         except (NodeLostError, BrokenOffError):
             _abandon(session)
         finally:
-            calls.close()
+            self._calls.close()
 
     def call(self, doing: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call into TensorFlow. Over a cluster, the wait for the result ends when a node is lost."""
-        if self._calls_of_cluster is None:
-            # Ctrl-C does not reach TensorFlow's C++ code. In its Python code, it would leave locks acquired.
-            with defer_interrupt():
-                return call(*arguments)
-        return self._calls_of_cluster(doing, call, *arguments)
-
-    def _run(self, *arguments: Any) -> Any:
-        return self.call("the setting of added variables", self._session.run, *arguments)
+        """Call into TensorFlow. The wait for the result ends when a node is lost."""
+        return self._calls(doing, call, *arguments)
 
     def import_graph(
         self, graph: DistributedGraph, prefix: str, doing: Callable[[], str] = lambda: "a step",
@@ -192,7 +184,7 @@ class DistributedSession(ReplicatedSession):
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
         initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
-            self._run(initializers)
+            self.call("the setting up of a step", self._session.run, initializers)
         # A callable made from options calls the runtime directly. One of `make_callable` walks its feeds in Python.
         feeds = [name for replica in graph.feeds for name in replica] + list(graph.counts)
         tensors = [self._tensor(prefix, name) for name in feeds]
@@ -206,7 +198,7 @@ class DistributedSession(ReplicatedSession):
         call = self.call("the setting up of a step", self._session._make_callable_from_options, options)
         types = [tensor.dtype.as_numpy_dtype for tensor in tensors]
         collective = graph.collectives > 0
-        timed = TimedStep(call, self._session.run, tensors, outputs, targets, self.placement.nodes)
+        timed = partial(timed_step, call, self._session.run, tensors, outputs, targets, self.placement.nodes)
 
         def run(*arrays: Any) -> Any:
             step = call if self._timings is None else partial(timed, self._timings)
@@ -215,19 +207,14 @@ class DistributedSession(ReplicatedSession):
         return run
 
     def _run_step(self, collective: bool, doing: str, part: Callable[[Sequence[int]], str], *call: Any) -> Any:
-        if self._condition is Condition.SPOILT and self._calls_of_cluster is None:
-            raise SessionError(
-                "a step with collectives failed in this session, and they do not survive that. What was trained is "
-                "kept: end the call in which it failed, and call again."
-            )
         try:
             return self._call_of_step(doing, *call)
         except tf.errors.OpError as error:
             self._describe(error, doing, part)
             # A replica that waits for tensors of the failed step fails too, sometimes before TensorFlow tells it to
-            # stop. Then TensorFlow ends all collectives of that replica's server, or of a local session, for good.
-            # Over machines the next step gets the number of the failed one. A late clean-up of the failed step would
-            # then hit the next step, and the next step would hang.
+            # stop. Then TensorFlow ends all collectives of that replica's server for good. And the next step gets the
+            # number of the failed one. A late clean-up of the failed step would then hit the next step, and the next
+            # step would hang.
             if collective:
                 self._condition = Condition.SPOILT
             raise
@@ -250,9 +237,9 @@ class Step(ReplicatedStep):
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.runtime.example import example_batch, example_values
+    >>> from autodist_core.runtime.example import ONE_SERVER, example_batch, example_cluster, example_values
     >>> from autodist_core.strategy import PS
-    >>> session = DistributedSession(example_placement(PS()))
+    >>> session = DistributedSession(example_placement(PS(), tasks=ONE_SERVER), example_cluster())
     >>> train = session.add(example_step())
     >>> session.load(example_values())
     >>> [type(output).__name__ for output in train([example_batch(5)], 5)]
@@ -284,29 +271,13 @@ def _abandon(session: Any) -> None:
 
 
 def _config(placement: Placement) -> Any:
-    config = _cluster_config(placement) if placement.tasks.job else _local_config(placement)
-    _follow_optimizer_options(config.graph_options.rewrite_options)
-    return config
-
-
-def _cluster_config(placement: Placement) -> Any:
     # The servers outlive a session. Isolated, a session has variables of its own, which its close frees.
     config = tf.compat.v1.ConfigProto(allow_soft_placement=True, isolate_session_state=True)
     config.experimental.collective_group_leader = f"/job:{placement.tasks.job}/replica:0/task:0"
     # A collective works in no function that is called. The graph optimizer puts functions in place of their calls.
     # With this setting they get there without it, too.
     config.graph_options.optimizer_options.do_function_inlining = True
-    return config
-
-
-def _local_config(placement: Placement) -> Any:
-    devices = [replica.device for replica in placement.replicas] + [owner.device for owner in placement.owners]
-    cpus = max([int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device], default=0) + 1
-    config = tf.compat.v1.ConfigProto(device_count={"CPU": cpus}, allow_soft_placement=True)
-    config.gpu_options.allow_growth = True
-    for card in tf.config.get_visible_devices("GPU"):
-        parts = tf.config.get_logical_device_configuration(card) or ()
-        config.gpu_options.experimental.virtual_devices.add(memory_limit_mb=[part.memory_limit for part in parts])
+    _follow_optimizer_options(config.graph_options.rewrite_options)
     return config
 
 

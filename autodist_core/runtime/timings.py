@@ -152,49 +152,39 @@ class Timings:
         self._runs.append(run)
 
 
-class TimedStep:
-    """A step of a session that is measured when it runs.
+def timed_step(
+    plain: Callable[..., Any], followed: Callable[..., Any], feeds: Sequence[Any], outputs: Sequence[Any],
+    targets: Sequence[Any], nodes: Sequence[str], timings: Timings, *arrays: Any,
+) -> list[Any]:
+    """Run a step of a session once, and measure it.
 
     `plain` runs it as always, with the values of `feeds` as arguments. `followed` is TensorFlow's `Session.run`, which
     takes what to fetch: `outputs`, and the `targets` without a value. `nodes` has the addresses of the nodes, the
     chief's first.
 
     >>> import numpy as np
-    >>> timings, step = Timings(), TimedStep(lambda x: [x.sum()], None, ["x"], ["y"], [], ["localhost"])
+    >>> timings = Timings()
     >>> timings.mark()
-    >>> results = step(timings, np.ones(1))
+    >>> results = timed_step(lambda x: [x.sum()], print, ["x"], ["y"], [], ["localhost"], timings, np.ones(1))
     >>> timings.mark()
     >>> timings.calls[0].runs[0].fed
     8
     """
-
-    def __init__(
-        self, plain: Callable[..., Any], followed: Callable[..., Any], feeds: Sequence[Any], outputs: Sequence[Any],
-        targets: Sequence[Any], nodes: Sequence[str],
-    ) -> None:
-        self._plain = plain
-        self._followed = followed
-        self._feeds = tuple(feeds)
-        self._outputs, self._targets = list(outputs), list(targets)
-        self._nodes = nodes
-
-    def __call__(self, timings: Timings, *arrays: Any) -> list[Any]:
-        """Run the step once."""
-        fed = sum(int(array.nbytes) for array in arrays)
-        if not timings.follows_operations:
-            begin = timings.now()
-            results: list[Any] = self._plain(*arrays)
-            timings.ran(Run(begin, timings.now(), fed=fed))
-            return results
-        # Of a step that is made from options, as `plain` is, a server returns no times.
-        options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
-        metadata = config_pb2.RunMetadata()
-        feeds = dict(zip(self._feeds, arrays, strict=True))
+    fed = sum(int(array.nbytes) for array in arrays)
+    if not timings.follows_operations:
         begin = timings.now()
-        outputs, _ = self._followed((self._outputs, self._targets), feeds, options=options, run_metadata=metadata)
-        end = timings.now()
-        timings.ran(Run(begin, end, operations_of(metadata.step_stats, self._nodes), fed))
-        return list(outputs)
+        results: list[Any] = plain(*arrays)
+        timings.ran(Run(begin, timings.now(), fed=fed))
+        return results
+    # Of a step that is made from options, as `plain` is, a server returns no times.
+    options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
+    metadata = config_pb2.RunMetadata()
+    values = dict(zip(feeds, arrays, strict=True))
+    begin = timings.now()
+    results, _ = followed((outputs, targets), values, options=options, run_metadata=metadata)
+    end = timings.now()
+    timings.ran(Run(begin, end, operations_of(metadata.step_stats, nodes), fed))
+    return results
 
 
 def operations_of(step_stats: Any, nodes: Sequence[str]) -> tuple[Operation, ...]:

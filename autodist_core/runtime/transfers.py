@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import Placement
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import LargeReads, handle_of
@@ -103,6 +104,18 @@ def _ends(piece: Piece) -> bool:
     return piece.stop is not None and piece.is_last
 
 
+_OF_A_COPY: dict[str, Callable[[Variable, Any], Any]] = {
+    # A variable that is written by its rows exists before.
+    "make": lambda part, handle: tf.raw_ops.AssignVariableOp(
+        resource=handle, value=tf.zeros(part.shape, tf.as_dtype(part.dtype))
+    ),
+    # Steps then read every copy in place: after a write of some rows, each read copies all rows.
+    "end": lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle),
+    "forget": lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle),
+}
+"""The operation on each copy of a variable, for what is done with one of its pieces."""
+
+
 class Transfers:
     """Writes and reads the variables of one session.
 
@@ -123,28 +136,29 @@ class Transfers:
         self._session = session
         self._placement = placement
         self._call = call
-        self._writers: dict[Piece, tuple[list[Any], list[Any]]] = {}
-        self._makers: dict[Piece, list[Any]] = {}
-        self._enders: dict[Piece, list[Any]] = {}
-        self._forgetters: dict[Piece, list[Any]] = {}
-        self._readers: dict[Piece, Any] = {}
+        self._made: dict[tuple[str, Piece], tuple[list[Any], list[Any]]] = {}
+        """The feeds and the operations for what is done with a piece."""
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._adopted: dict[str, Copy] = {}
         self._large = LargeReads(graph, session, call)
+
+    def adopt(self, variable: AddedVariable) -> Variable:
+        """Move a variable that a kernel added, too. The placement does not know its copy."""
+        self._adopted[variable.name] = Copy(variable.name, variable.device)
+        return Variable(variable.name, variable.shape, variable.dtype)
 
     def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray], here: bool = False) -> None:
         """Write every copy of each variable, or those that `forget` frees."""
-        found = list(self._messages(variables, here))
-        self._prepare(self._writers, self._writer, found)
-        self._prepare(self._makers, self._maker, [list(filter(_begins, message)) for message in found])
-        self._prepare(self._enders, self._ender, [list(filter(_ends, message)) for message in found])
-        for message in found:
-            self._run_all("make", self._makers, list(filter(_begins, message)))
-            feeds = [feed for piece in message for feed in self._writers[piece][0]]
-            writes = [write for piece in message for write in self._writers[piece][1]]
-            arrays = [array for piece in message for array in self._arrays(piece, values[piece.variable.name])]
-            if writes:
-                self._run(("load", *message), writes, feeds, arrays)
-            self._run_all("end", self._enders, list(filter(_ends, message)))
+        found = [
+            (what, list(those)) for message in self._messages(variables, here) for what, those in (
+                ("make", filter(_begins, message)), ("load", message), ("end", filter(_ends, message)),
+            )
+        ]
+        self._prepare(found)
+        for what, message in found:
+            loaded = message if what == "load" else ()
+            arrays = [array for piece in loaded for array in self._arrays(piece, values[piece.variable.name])]
+            self._run(what, message, arrays)
 
     def forget(self, variables: Iterable[Variable]) -> list[int]:
         """Free the copies in the memory of the chief's machine, and return the bytes of each.
@@ -152,86 +166,73 @@ class Transfers:
         Until they are loaded, a read of one is an error.
         """
         found = [Piece(variable, here=True) for variable in variables]
-        self._prepare(self._forgetters, self._forgetter, [found])
-        self._run_all("forget", self._forgetters, found)
+        self._prepare([("forget", found)])
+        self._run("forget", found)
         return [part.byte_size for piece in found for part, _ in self._of_copies(piece)]
 
     def read_each(self, variables: Sequence[Variable]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current value of each variable, one after the other."""
-        sources = {variable.name: (variable, self._placement.read_from(variable)) for variable in variables}
-        large = {n: s for n, s in sources.items() if self._placement.tasks.job and LargeReads.takes(*s)}
+        sources = {variable.name: (variable, self._sources(variable)) for variable in variables}
+        large = {name: source for name, source in sources.items() if LargeReads.takes(*source)}
         sent = list(self._messages([variable for variable in variables if variable.name not in large]))
-        self._prepare(self._readers, self._reader, sent)
+        self._prepare(("read", message) for message in sent)
         if large:
             yield from self._large.read_each(large)
         parts: list[np.ndarray] = []
         for message in sent:
-            arrays = self._run(("read", *message), [self._readers[piece] for piece in message])
-            for piece, array in zip(message, arrays, strict=True):
+            for piece, array in zip(message, self._run("read", message), strict=True):
                 parts.append(array)
                 if piece.is_last:
                     yield piece.variable.name, parts[0] if len(parts) == 1 else np.concatenate(parts)
                     parts = []
 
-    @staticmethod
-    def _prepare(known: dict[Piece, Any], make: Callable[[Piece], Any], found: Iterable[Iterable[Piece]]) -> None:
+    def _prepare(self, found: Iterable[tuple[str, Sequence[Piece]]]) -> None:
         """Make the operations of all pieces before the first message. TensorFlow reloads a graph that has grown."""
         with defer_interrupt():
-            for message in found:
+            for what, message in found:
                 for piece in message:
-                    if piece not in known:
-                        known[piece] = make(piece)
+                    if (what, piece) not in self._made:
+                        self._made[what, piece] = self._operations(what, piece)
+
+    def _operations(self, what: str, piece: Piece) -> tuple[list[Any], list[Any]]:
+        if what == "load":
+            return self._writer(piece)
+        return [], [self._reader(piece)] if what == "read" else self._for_copies(piece, _OF_A_COPY[what])
 
     def _messages(self, variables: Sequence[Variable], here: bool = False) -> Iterator[list[Piece]]:
-        limits = PIECE_BYTES, MESSAGE_BYTES
-        if not self._placement.tasks.job:
-            # On one machine nothing is sent. One call is cheaper than two.
-            limits = (max(1, sum(v.byte_size for v in variables)),) * 2
-        return messages((piece for variable in variables for piece in pieces(variable, limits[0], here)), limits[1])
+        found = (piece for variable in variables for piece in pieces(variable, PIECE_BYTES, here))
+        return messages(found, MESSAGE_BYTES)
 
-    def _run_all(self, name: str, operations: Mapping[Piece, list[Any]], pieces: Sequence[Piece]) -> None:
-        if pieces:
-            self._run((name, *pieces), [each for piece in pieces for each in operations[piece]])
-
-    def _run(
-        self, key: tuple[Any, ...], nodes: list[Any], feeds: Sequence[Any] = (), arrays: Sequence[Any] = ()
-    ) -> Any:
+    def _run(self, what: str, message: Sequence[Piece], arrays: Sequence[Any] = ()) -> Any:
+        key = what, *message
         if key not in self._calls:
+            made = [self._made[what, piece] for piece in message]
+            feeds, nodes = ([each for pair in made for each in pair[index]] for index in (0, 1))
+            if not nodes:
+                return []
             with defer_interrupt():
-                self._calls[key] = self._session.make_callable(nodes, feed_list=list(feeds))
+                self._calls[key] = self._session.make_callable(nodes, feed_list=feeds)
         return self._call("the moving of variables", self._calls[key], *arrays)
 
     def _arrays(self, piece: Piece, value: np.ndarray) -> list[np.ndarray]:
-        variable = piece.variable
-        if not self._placement.tasks.job:
-            # A copy: in one process TensorFlow may take the memory over, and a view of a variable has the variable's.
-            value = np.array(value)
-        return [piece.of(_for_copy(variable, copy, value)) for copy in self._distinct(piece)] or [piece.of(value)]
+        own = [copy.starts_from_zero(piece.variable) for copy in self._distinct(piece)] or [False]
+        return [piece.of(np.zeros_like(value) if is_zero else value) for is_zero in own]
 
     def _copies(self, piece: Piece, name: str) -> Sequence[Copy]:
         """The copies of a variable, or of a shard, that a piece is for."""
-        copies, chief = self._placement.copies(name), self._placement.tasks.chief
+        adopted, chief = self._adopted.get(name), self._placement.tasks.chief
+        copies = (adopted,) if adopted else self._placement.copies(name)
         near = [copy for copy in copies if host_of(copy.device) == chief and "/device:CPU:" in copy.device]
         return near if piece.here else copies
+
+    def _sources(self, variable: Variable) -> Sequence[tuple[Variable, Copy]]:
+        adopted = self._adopted.get(variable.name)
+        return ((variable, adopted),) if adopted else self._placement.read_from(variable)
 
     def _distinct(self, piece: Piece) -> list[Copy]:
         """The copies that may get different values. The first one stands for all copies with the common value."""
         copies = self._copies(piece, piece.variable.name)
-        return [copy for index, copy in enumerate(copies) if index == 0 or _is_own(piece.variable, copy)]
-
-    def _maker(self, piece: Piece) -> list[Any]:
-        """Operations that make every copy of a variable that is written by its rows."""
-        return self._for_copies(piece, lambda part, handle: tf.raw_ops.AssignVariableOp(
-            resource=handle, value=tf.zeros(part.shape, tf.as_dtype(part.dtype))
-        ))
-
-    def _ender(self, piece: Piece) -> list[Any]:
-        """Operations that let steps read every copy in place: after a write of some rows, each read copies all rows."""
-        return self._for_copies(piece, lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle))
-
-    def _forgetter(self, piece: Piece) -> list[Any]:
-        """Operations that free the copies."""
-        return self._for_copies(piece, lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle))
+        return [copy for index, copy in enumerate(copies) if index == 0 or copy.starts_from_zero(piece.variable)]
 
     def _of_copies(self, piece: Piece) -> Iterator[tuple[Variable, Copy]]:
         for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
@@ -253,7 +254,7 @@ class Transfers:
                 count = max(1, len(self._distinct(piece)))
                 feeds = [tf.compat.v1.placeholder(tf.as_dtype(variable.dtype), shape) for _ in range(count)]
             own = iter(feeds[1:])
-            shared = [copy for index, copy in enumerate(copies) if index == 0 or not _is_own(variable, copy)]
+            shared = [copy for index, copy in enumerate(copies) if index == 0 or not copy.starts_from_zero(variable)]
             chief, partial = self._placement.tasks.chief, piece.stop is not None
             writes = _chain(variable, shared, feeds[0], piece.start, partial, chief)
             for copy in copies:
@@ -281,7 +282,7 @@ class Transfers:
     def _reader(self, piece: Piece) -> Any:
         found = []
         with self._graph.as_default():
-            for source, copy in (sources := self._placement.read_from(piece.variable)):
+            for source, copy in (sources := self._sources(piece.variable)):
                 start, stop = piece.start, piece.stop
                 if source.part_of == piece.variable.name and stop is not None and source.axis == 0:
                     start, stop = max(start - source.offset, 0), min(stop - source.offset, source.shape[0])
@@ -321,12 +322,3 @@ def _rows(variable: Variable, copy: Copy, start: int, stop: int | None) -> Any:
     with tf.device(copy.device):
         value = tf.raw_ops.ReadVariableOp(resource=handle_of(variable, copy), dtype=tf.as_dtype(variable.dtype))
         return value if stop is None else value[start:stop]
-
-
-def _is_own(variable: Variable, copy: Copy) -> bool:
-    """Whether a copy starts from another value than the first copy: a sum starts from zero on later replicas."""
-    return bool(copy.replica) and variable.aggregation == "sum"
-
-
-def _for_copy(variable: Variable, copy: Copy, value: np.ndarray) -> np.ndarray:
-    return np.zeros_like(value) if _is_own(variable, copy) else value

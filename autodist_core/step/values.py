@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from autodist_core.errors import CaptureError, did_you_mean
 
@@ -99,6 +100,18 @@ class Variable:
         _check(whose, "dtype", self.dtype, _DTYPES)
         _check(whose, "aggregation", self.aggregation, _AGGREGATIONS)
         _check(whose, "kind", self.kind, _KINDS)
+
+    def entries_of(self, value: Any) -> Any:
+        """The entries of a value of the whole variable that a shard has; for a whole variable, the value.
+
+        >>> import numpy as np
+        >>> Variable("w/part_1", (1, 2), "float32", part_of="w", axis=1, offset=2).entries_of(np.ones((1, 4))).tolist()
+        [[1.0, 1.0]]
+        """
+        if not self.part_of:
+            return value
+        entries = slice(self.offset, self.offset + self.shape[self.axis])
+        return value[(slice(None),) * self.axis + (entries,)]
 
     @property
     def byte_size(self) -> int:

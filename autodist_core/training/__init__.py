@@ -13,11 +13,11 @@ from autodist_core.training.in_graphs import raised
 from autodist_core.training.sessions import Sessions
 from autodist_core.training.settings import SETTINGS, Settings
 from autodist_core.training.state import TrainingState
-from autodist_core.training.steps import Steps
+from autodist_core.training.steps import Captured, Steps
 from autodist_core.training.training import Training
 from autodist_core.training.watching import read_by_pipeline, watched_variable
 
 __all__ = [
-    "SETTINGS", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training",
+    "SETTINGS", "Captured", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training",
     "raise_in_words", "raised", "read_by_pipeline", "replicas", "watched_variable", "without_value",
 ]  # fmt: skip

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import tensorflow as tf
 
-from autodist_core.cluster.chief import Fleet
+from autodist_core.cluster.chief import Cluster, Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError
 from autodist_core.kernel import Placement, Tasks, inference, place
@@ -71,7 +72,7 @@ class Sessions:
             return LocalSession(placement())
         restart = None if self.settings.on_failure == "raise" else self._restart
         return RecoveringSession(
-            lambda: DistributedSession(placement(), fleet.cluster), fleet.restart_servers, restart,
+            lambda: DistributedSession(placement(), cast(Cluster, fleet.cluster)), fleet.restart_servers, restart,
             fleet.note_progress, self.settings.backup_every,
         )
 

@@ -8,14 +8,13 @@ each later session.
 >>> from autodist_core.capture.example import example_step
 >>> from autodist_core.resource_spec import ResourceSpec
 >>> from autodist_core.training.settings import Settings
->>> class Function(Captured):
-...     item, rebuild, fixing, lines = example_step(), tuple, (), SourceLines()
-...     entries = tuple(Entry(spec, tf.Variable(tf.ones(spec.shape, spec.dtype))) for spec in item.variables)
+>>> item = example_step()
+>>> entries = tuple(Entry(spec, tf.Variable(tf.ones(spec.shape, spec.dtype))) for spec in item.variables)
 >>> class Ones(Batch):
 ...     arrays, specs = (np.ones((5, 3), "float32"),), (tf.TensorSpec((5, 3)),)
 ...     whole, total, signature = (False,), 5, "ones"
 >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
->>> train = Steps(lambda batch, specs: Function(), training)
+>>> train = Steps(lambda batch, specs: Captured(item, tuple, entries, SourceLines(), ()), training)
 >>> loss, norm = train(Ones())
 >>> round(float(loss), 1)
 9.0
@@ -41,28 +40,19 @@ from autodist_core.training.state import TrainingState
 from autodist_core.training.training import Training
 
 
-class Captured(Protocol):
-    """A captured function, as a front makes it."""
+@dataclass(frozen=True)
+class Captured:
+    """A captured function. Each front has a class with more. The module has an example."""
 
-    @property
-    def item(self) -> GraphItem:
-        """The captured function."""
-
-    @property
-    def rebuild(self) -> Callable[[Sequence[Any]], Any]:
-        """Packs output tensors into the structure that the function returns."""
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        """The variables that the function touches."""
-
-    @property
-    def lines(self) -> SourceLines:
-        """The lines of the user's program that made the function's operations."""
-
-    @property
-    def fixing(self) -> tuple[tuple[str, str], ...]:
-        """What cannot run on a part of a batch, in words; and what to do instead."""
+    item: GraphItem
+    rebuild: Callable[[Sequence[Any]], Any]
+    """Packs output tensors into the structure that the function returns."""
+    entries: tuple[Entry, ...]
+    """The variables that the function touches."""
+    lines: SourceLines
+    """The lines of the user's program that made the function's operations."""
+    fixing: tuple[tuple[str, str], ...]
+    """What cannot run on a part of a batch, in words; and what to do instead."""
 
 
 class Batch(Protocol):

@@ -33,8 +33,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.reports import explicit_draws
 from autodist_core.runtime import composites
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
-from autodist_core.step.graph_item import GraphItem
-from autodist_core.training import Entry
+from autodist_core.training import Captured
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
 from autodist_keras.capture.batch_norm_kernel import normalized
@@ -162,7 +161,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class CapturedStep:
+class CapturedStep(Captured):
     """A captured step, with the parts of it that know Keras.
 
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
@@ -173,26 +172,14 @@ class CapturedStep:
     ({'loss': 0.25}, ())
     """
 
-    item: GraphItem
-    rebuild: Callable[[Sequence[Any]], Any]
-    """Packs output tensors into the structure that the step returns."""
-    entries: tuple[Entry, ...]
-    """The variables that the step touches."""
     other_notes: tuple[str, ...] = ()
     """The plan's notes on how the step was captured."""
     notes: mixing_notes.Notes = field(default_factory=mixing_notes.Notes)
     """The plan's notes on computations that mix the examples of a batch."""
-    lines: capture.SourceLines = field(default_factory=capture.SourceLines)
-    """Where the user's code made the operations of the step."""
     owner: Callable[[str], str] = str
     """Says whose an operation is, by its name."""
     along_two_axes: Sequence[tuple[int, str]] = ()
     """The results of `predict` that have the examples along two axes."""
-
-    @property
-    def fixing(self) -> tuple[tuple[str, str], ...]:
-        """What cannot run on a part of a batch, and what to do instead."""
-        return self.notes.fixing
 
 
 def trace_step(
@@ -277,7 +264,7 @@ def _captured(
     notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
     two = along_two_axes(graph, inputs, traced.outputs) if concat and not traced.parts else ()
-    return CapturedStep(item, rebuild, entries, other_notes, notes, lines, owner, two)
+    return CapturedStep(item, rebuild, entries, lines, notes.fixing, other_notes, notes, owner, two)
 
 
 def _by_first_read(graph: Any) -> list[Any]:

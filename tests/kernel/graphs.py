@@ -103,10 +103,11 @@ def compiled(item: GraphItem, builder: Any, spec: ResourceSpec) -> CompiledStrat
 
 
 def placed(
-    item: GraphItem, builder: Any, spec: ResourceSpec | None = None, share_memory: bool | None = False
+    item: GraphItem, builder: Any, spec: ResourceSpec | None = None, share_memory: bool | None = False,
+    tasks: Tasks | None = None,
 ) -> Placement:
     """Where a builder's strategy puts the step."""
-    return place(item, compiled(item, builder, spec or machine()), share_memory)
+    return place(item, compiled(item, builder, spec or machine()), share_memory, tasks)
 
 
 def placed_on(item: GraphItem, builder: Any, *cpus: int, kind: str = "cpus") -> Placement:

@@ -12,6 +12,8 @@ import tensorflow as tf
 from autodist_core.capture import capture
 from autodist_core.errors import NodeLostError
 from autodist_core.runtime import DistributedSession, RecoveringSession
+from autodist_core.runtime.example import ONE_SERVER, example_cluster
+from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import AllReduce
@@ -25,7 +27,7 @@ RATE = 0.1
 
 
 class Losing(DistributedSession):
-    """A session of this machine that can be lost."""
+    """A session of one server that can be lost."""
 
     lost = interrupted = False
 
@@ -44,7 +46,7 @@ class Training:
     def __init__(self) -> None:
         self.variables, self.alone = self.new(), self.new()
         item = capture(trace(dense_step(self.variables), self.variables))
-        self._losing = Losing(placed(item, AllReduce()))
+        self._losing = Losing(placed(item, AllReduce(), tasks=ONE_SERVER), example_cluster())
         self.session = RecoveringSession(lambda: self._losing, lambda error: None)
         self.state, self._step = TrainingState(self.session), self.session.add(item)
         self.state.watch([Entry(spec_of(name, each), each) for name, each in self.variables.items()])
@@ -155,7 +157,7 @@ def test_between_two_calls_the_machine_of_the_program_has_the_state_once(trainin
             training.step()
         training.session.settle()
         training.session.rest()
-        with pytest.raises(tf.errors.FailedPreconditionError):
+        with pytest.raises(BrokenOffError, match="does not exist"):
             training.copies("w")
         assert training.copies("b").size == WIDE
         training.state.pull_all()

@@ -1,4 +1,4 @@
-"""The session that outlives its cluster, on sessions of this machine whose calls fail when a test says so."""
+"""The session that outlives its cluster, on sessions of one server whose calls fail when a test says so."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,7 @@ from autodist_core.capture import capture
 from autodist_core.errors import NodeLostError
 from autodist_core.kernel import Placement
 from autodist_core.runtime import DistributedSession, RecoveringSession
+from autodist_core.runtime.example import ONE_SERVER, example_cluster
 from autodist_core.runtime.recovery import backup
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
@@ -44,11 +45,11 @@ class Calls:
 
 
 class Fragile(DistributedSession):
-    """A session of this machine whose calls into TensorFlow are recorded and may fail."""
+    """A session of one server whose calls into TensorFlow are recorded and may fail."""
 
     def __init__(self, placement: Placement, calls: Calls) -> None:
         self._recorded = calls
-        super().__init__(placement)
+        super().__init__(placement, example_cluster())
 
     def call(self, doing, call, *arguments):
         self._recorded.make(doing)
@@ -102,7 +103,7 @@ def recovering(calls):
     def make(restart: Callable[[NodeLostError], None] | None = None) -> tuple:
         item, *others = _items()
         made.append(RecoveringSession(
-            lambda: Fragile(placed(item, AllReduce()), calls), lambda error: None, restart,
+            lambda: Fragile(placed(item, AllReduce(), tasks=ONE_SERVER), calls), lambda error: None, restart,
         ))
         return made[0], made[0].add(item), others
 
@@ -114,7 +115,7 @@ def recovering(calls):
 def _after(steps: int) -> np.ndarray:
     """The bias after so many steps on one device."""
     item, *_ = _items()
-    session = DistributedSession(placed(item, AllReduce()))
+    session = DistributedSession(placed(item, AllReduce(), tasks=ONE_SERVER), example_cluster())
     step = session.add(item)
     session.load(START)
     for _ in range(steps):

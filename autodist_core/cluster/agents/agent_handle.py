@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotInTime
 from typing import TYPE_CHECKING, Any
 
 from autodist_core.cluster.agents.start_agent import AgentProcess
@@ -96,7 +95,7 @@ class AgentHandle:
             if self.ended:
                 raise LaunchError(self.node.address, self.why_it_ended())
             found = answer.result(seconds)
-        except NotInTime:
+        except TimeoutError:
             raise LaunchError(
                 self.node.address,
                 f"its agent did not answer '{order}' within {seconds:g} s: the machine hangs, or the network is "

@@ -82,18 +82,15 @@ def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: 
     ['localhost']
     >>> launched.close()
     """
-    found = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
-    nodes = found.report.nodes
-    ports = tuple(node.port for node in nodes if node.port is not None)
-    if found.report.problems:
-        end_agents(found.agents)
-        raise _launch_error(found.report.problems, len(nodes))
-    if not tunnelled:
-        return Launched(found.agents, found.secret, ports)
+    report, agents, secret = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
+    launched = Launched(agents, secret, tuple(node.port for node in report.nodes if node.port is not None))
+    if report.problems:
+        launched.close()
+        raise _launch_error(report.problems, len(report.nodes))
     try:
-        return _with_tunnels(Launched(found.agents, found.secret, ports))
+        return _with_tunnels(launched) if tunnelled else launched
     except BaseException:
-        end_agents(found.agents)
+        launched.close()
         raise
 
 

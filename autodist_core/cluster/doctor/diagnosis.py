@@ -28,11 +28,11 @@ def diagnose(spec: ResourceSpec, seconds: float = 1.0, say: Callable[[str], None
     >>> report.problems
     {}
     """
-    found = examine(spec, say)
+    report, agents, secret = examine(spec, say)
     try:
-        return _Measurement(found.report, found.agents, found.secret, seconds, say).report()
+        return _Measurement(report, agents, secret, seconds, say).report()
     finally:
-        end_agents(found.agents)
+        end_agents(agents)
 
 
 class _Measurement:

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle
@@ -28,14 +28,9 @@ from autodist_core.resource_spec import Node, ResourceSpec
 KEEPALIVE_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class _Examination:
-    """The report and the agents that run, the chief's first; the caller of `examine` ends the agents."""
-
-    report: Report
-    agents: tuple[AgentHandle, ...]
-    secret: str
-    """The secret of this run, which the agents' listeners ask for."""
+Examination = tuple[Report, tuple[AgentHandle, ...], str]
+"""The report, the agents that run, the chief's first, and the secret of this run, which the agents' listeners ask for.
+"""
 
 
 def no_progress(_: str) -> None:
@@ -48,17 +43,19 @@ def no_progress(_: str) -> None:
 def examine(
     spec: ResourceSpec, say: Callable[[str], None] = no_progress, keepalive: float = KEEPALIVE_SECONDS,
     tunnelled: bool = False,
-) -> _Examination:
+) -> Examination:
     """Examine all nodes of a resource spec; `say` is called with each line about the progress.
+
+    The caller ends the agents.
 
     An ssh connection that is silent for longer than `keepalive` seconds is closed. If the run will be `tunnelled`, the
     nodes need not reach each other, and the stage that tests this is left out.
 
     >>> from autodist_core.cluster.agents.in_parallel import end_agents
-    >>> found = examine(ResourceSpec.local())
-    >>> found.report.problems, len(found.agents)
+    >>> report, agents, secret = examine(ResourceSpec.local())
+    >>> report.problems, len(agents)
     ({}, 1)
-    >>> end_agents(found.agents)
+    >>> end_agents(agents)
     """
     require_startable(spec)
     examiner = _Examiner(spec, say, keepalive, tunnelled)
@@ -89,7 +86,7 @@ class _Examiner:
             self._abandoned = True
         end_agents(self.agents)
 
-    def examine(self) -> _Examination:
+    def examine(self) -> Examination:
         """Run all stages; each goes on with the agents that answered in the stage before."""
         others = ", ".join(node.address for node in self._nodes[1:])
         self.say(f"starting agents here{f' and on {others}' if others else ''}")
@@ -110,7 +107,7 @@ class _Examiner:
         order = list(self._reports)
         pairs = sorted(self._pairs, key=lambda pair: (order.index(pair.source), order.index(pair.target)))
         report = Report(self.spec.source, tuple(self._reports.values()), tuple(pairs), tuple(self._port_range))
-        return _Examination(report, tuple(self.agents), self.secret)
+        return report, tuple(self.agents), self.secret
 
     def _found(self, node: Node, **found: Any) -> None:
         self._reports[node.address] = replace(self._reports[node.address], **found)

@@ -7,48 +7,14 @@ processes hold the pipes, so a message cannot reach another run. Only plain data
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from io import RawIOBase
+from typing import IO, Any
 
 Message = dict[str, Any]
 
 AGENT_MODULE = "autodist_core.cluster.on_node.agent"
 """The module that a Python interpreter runs as an agent: ``python -m`` followed by this name."""
-
-
-class LineReader(Protocol):
-    r"""A stream that is read line by line.
-
-    >>> import io
-    >>> lines: LineReader = io.BytesIO(b'{"beat":1}\n{"beat":2}\n')
-    >>> lines.readline(), next(receive(lines))
-    (b'{"beat":1}\n', {'beat': 2})
-    """
-
-    def readline(self) -> bytes:
-        """The next line with its newline; empty at the end of the stream."""
-
-
-class ByteWriter(Protocol):
-    r"""A stream that bytes are written to.
-
-    >>> import io
-    >>> class Showing(io.BytesIO):
-    ...     def flush(self):
-    ...         print(self.getvalue())
-    >>> stream: ByteWriter = Showing()
-    >>> Sender(stream).send({"do": "beat"})
-    b'{"do":"beat"}\n'
-    """
-
-    def write(self, data: bytes, /) -> object:
-        """Write all of the bytes."""
-
-    def flush(self) -> None:
-        """Send what was written and not yet sent."""
-
-    def close(self) -> None:
-        """Close the stream: the other end reads its end."""
 
 
 class Sender:
@@ -61,7 +27,7 @@ class Sender:
     b'{"do":"describe"}\n'
     """
 
-    def __init__(self, stream: ByteWriter) -> None:
+    def __init__(self, stream: IO[bytes] | RawIOBase) -> None:
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -73,7 +39,7 @@ class Sender:
             self._stream.flush()
 
 
-def receive(stream: LineReader, on_other_line: Callable[[str], object] | None = None) -> Iterator[Message]:
+def receive(stream: Iterable[bytes], on_other_line: Callable[[str], object] | None = None) -> Iterator[Message]:
     """Yield the messages of a stream until the stream ends; a line that is not a message is a ValueError.
 
     A login shell may print lines before the first message. `on_other_line` is called with each of them; without it,
@@ -86,7 +52,7 @@ def receive(stream: LineReader, on_other_line: Callable[[str], object] | None = 
     Welcome to this machine!
     [{'beat': 1}]
     """
-    while line := stream.readline():
+    for line in stream:
         try:
             message = json.loads(line)
         except ValueError:

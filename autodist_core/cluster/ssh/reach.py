@@ -9,7 +9,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 T = TypeVar("T")
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -68,23 +69,16 @@ def within(deadline: Deadline, function: Callable[[], T]) -> T:
     Traceback (most recent call last):
     TimeoutError
     """
-    outcome: dict[str, Any] = {}
+    outcome = Future[T]()
 
     def run() -> None:
         try:
-            outcome["value"] = function()
+            outcome.set_result(function())
         except BaseException as error:
-            outcome["error"] = error
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(deadline.left)
-    if "error" in outcome:
-        raise outcome["error"]
-    if "value" not in outcome:
-        raise TimeoutError
-    value: T = outcome["value"]
-    return value
+    threading.Thread(target=run, daemon=True).start()
+    return outcome.result(deadline.left)
 
 
 @contextlib.contextmanager

@@ -122,6 +122,10 @@ class Copy:
         """The name of TensorFlow's variable on the device. Replicas of several machines may have variables alike."""
         return self.stored or self.name
 
+    def starts_from_zero(self, variable: Variable) -> bool:
+        """Whether this copy of a variable starts from zero: that of a sum on every replica but the first."""
+        return bool(self.replica) and variable.aggregation == "sum"
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -3,6 +3,7 @@
 In: a dataset of tf.data. Out: its graph, for whoever looks for operations in it or sends it; and back again.
 """
 
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -46,6 +47,21 @@ def inputs_of(node: Any) -> list[str]:
     """
     definition = OP_DEF.get()(node.op)
     return [] if definition is None else [argument.name for argument in definition.input_arg]
+
+
+def is_drawn_first(graph: Any, given: str, simple: re.Pattern[str]) -> bool:
+    """Whether at most one dataset has an input of this name, and only datasets of simple types stand behind it.
+
+    >>> numbers, simple = tf.data.Dataset.range(9).shuffle(9), re.compile("OptionsDataset")
+    >>> [is_drawn_first(graph_of(each), "seed2", simple) for each in (numbers, numbers.batch(3))]
+    [True, False]
+    """
+    nodes = {node.name: node for node in graph.node}
+    having = [node.name for node in graph.node if given in inputs_of(node)]
+    (node,) = (each for each in graph.node if each.op == "_Retval")
+    while having and node.name not in having and (node.op == "_Retval" or simple.match(node.op)):
+        node = nodes[node_of(node.input[0])]
+    return having in ([], [node.name])
 
 
 def constant_of(nodes: Mapping[str, Any], name: str) -> Any:

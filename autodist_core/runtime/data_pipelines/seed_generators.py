@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.runtime.data_pipelines.graphs import constant_of, graph_of, inputs_of
+from autodist_core.runtime.data_pipelines.graphs import constant_of, graph_of, inputs_of, is_drawn_first
 from autodist_core.runtime.data_pipelines.seed_probe import SeedProbe
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
@@ -67,7 +67,7 @@ class SeedGenerators:
         self._handles = list({handle.resource_handle_val[0].name: handle for handle in handles}.values())
         self.are_shared = len(self._handles) < len(handles)
         """Whether two shuffles draw from one generator, as where a dataset is joined with itself."""
-        self.in_state = _in_state(graph)
+        self.in_state = is_drawn_first(graph, "seed_generator", _SIMPLE)
         """Whether each state of an iterator has all of them: one shuffle, with nothing but simple parts after it."""
         files = {node.name: _cache_file(graph, node) for node in graph.node if node.op.startswith("CacheDataset")}
         self._files = [file for file in files.values() if file]
@@ -151,15 +151,6 @@ def _handles(operations: Sequence[Any]) -> Iterator[Any]:
         tensor = source.attr["value"].tensor
         if source.op == "Const" and tensor.resource_handle_val:
             yield tensor
-
-
-def _in_state(graph: Any) -> bool:
-    nodes = {node.name: node for node in graph.node}
-    seeded = [node.name for node in graph.node if "seed_generator" in inputs_of(node)]
-    (node,) = (each for each in graph.node if each.op == "_Retval")
-    while seeded and node.name not in seeded and (node.op == "_Retval" or _SIMPLE.match(node.op)):
-        node = nodes[node_of(node.input[0])]
-    return seeded in ([], [node.name])
 
 
 def _cache_file(graph: Any, node: Any) -> str:

@@ -25,6 +25,7 @@ from autodist_core.runtime.data_pipelines.graphs import (
     dataset_of,
     graph_of,
     inputs_of,
+    is_drawn_first,
     with_own_resources,
 )
 from autodist_core.runtime.data_pipelines.seed_generators import SeedGenerators
@@ -84,7 +85,9 @@ def travelling(
     generators = SeedGenerators(graph)
     if generators.are_shared:
         raise ValueError("two of its parts share the seeds of one shuffle")
-    once = _draws_once(graph)
+    # If no seeds are drawn while one goes through it, the iterators that the user's process makes have the seeds of one
+    # device, although nobody goes through them.
+    once = is_drawn_first(graph, "seed2", _ONE_BY_ONE)
     shares: tuple[Share, ...] = ()
     if rows is not None:
         dataset, shares = _shared_out(dataset, rows, options.experimental_distribute.auto_shard_policy)
@@ -95,8 +98,8 @@ def travelling(
         generators.drawn()  # or a ValueError: nobody can read them
     foreseen = _same_known_size(specs) and int(dataset.cardinality()) != _UNKNOWN and once
     return DataPipeline(
-        with_own_resources(graph).SerializeToString(), tuple(specs), foreseen, bool(_seeded(graph)), say, shares,
-        generators if told else None,
+        with_own_resources(graph).SerializeToString(), tuple(specs), foreseen,
+        any("seed2" in inputs_of(node) for node in graph.node), say, shares, generators if told else None,
     ), dataset
 
 
@@ -119,25 +122,6 @@ def _same_known_size(specs: Sequence[Any]) -> bool:
         return False
     known = all(spec.shape.rank and spec.shape.is_fully_defined() for spec in specs)
     return known and len({spec.shape[0] for spec in specs}) == 1
-
-
-def _seeded(graph: Any) -> list[str]:
-    """The datasets that draw from seeds."""
-    return [node.name for node in graph.node if "seed2" in inputs_of(node)]
-
-
-def _draws_once(graph: Any) -> bool:
-    """Whether the dataset draws seeds when an iterator is made, and not again while one goes through it.
-
-    Then the iterators that the user's process makes have the seeds of one device, although nobody goes through them.
-    """
-    nodes, seeded = {node.name: node for node in graph.node}, _seeded(graph)
-    if not seeded:
-        return True
-    (node,) = (each for each in graph.node if each.op == "_Retval")
-    while node.name not in seeded and (node.op == "_Retval" or _ONE_BY_ONE.match(node.op)):
-        node = nodes[node_of(node.input[0])]
-    return [node.name] == seeded
 
 
 def _obstacles(graph: Any) -> Iterator[str]:

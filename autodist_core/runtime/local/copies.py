@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.kernel import Placement
+from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.step.graph_item import Variable
 
@@ -42,6 +43,8 @@ class Copies:
         self._handles: dict[str, Any] = {}
         """The handle of each copy that a step has asked for, by the copy's name."""
         self._made: list[Any] = []
+        self._adopted: dict[str, Any] = {}
+        """The variables that kernels added, by name."""
         self._with_others: set[str] = set()
         """The variables of which a copy was made here."""
 
@@ -57,6 +60,13 @@ class Copies:
             if variable.name in own:
                 self._own[variable.name] = own[variable.name]
                 self._settle_home(variable, own[variable.name])
+
+    def adopt(self, variable: AddedVariable) -> None:
+        """Make a variable that a kernel added, of zeros."""
+        with tf.init_scope(), tf.device(variable.device):
+            made = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+        self._adopted[variable.name] = made
+        self._handles[variable.name] = made.handle
 
     def _settle_home(self, variable: Variable, handle: Any) -> None:
         device = tf.DeviceSpec.from_string(handle.device)
@@ -100,12 +110,17 @@ class Copies:
 
     def write(self, name: str, value: np.ndarray) -> None:
         """Give all copies of a variable this value."""
+        if name in self._adopted:
+            self._adopted[name].assign(value)
+            return
         if (home := self._homes.get(name)) is not None:
             self._assign(self._handles[home.shared_name], value, self.variables[name])
         self._write(self.variables[name], value)
 
     def read(self, name: str) -> np.ndarray:
         """The value of a variable."""
+        if name in self._adopted:
+            return np.array(self._adopted[name].numpy())
         variable = self.variables[name]
         if (home := self._homes.get(name)) is not None:
             value: np.ndarray = self._read(self._handles[home.shared_name], name).numpy()
@@ -118,6 +133,7 @@ class Copies:
         """Free what was made here."""
         self._handles.clear()
         self._made.clear()
+        self._adopted.clear()
         self._own.clear()
 
     def _copies(self, variable: Variable) -> list[tuple[Variable, Copy]]:
@@ -127,10 +143,10 @@ class Copies:
     def _initial(self, variable: Variable, copy: Copy) -> Any:
         own = self._own.get(variable.part_of or variable.name)
         dtype = tf.as_dtype(variable.dtype)
-        if own is not None and not _starts_from_zero(variable, copy):
+        if own is not None and not copy.starts_from_zero(variable):
             value = tf.raw_ops.ReadVariableOp(resource=own, dtype=dtype)
             if value.shape.rank == len(variable.shape):  # else it has no value yet, and gets one by `write`
-                return _slice(variable, value)
+                return variable.entries_of(value)
         return np.zeros(variable.shape, dtype.as_numpy_dtype)
 
     def _write(self, variable: Variable, value: Any) -> None:
@@ -138,7 +154,7 @@ class Copies:
         for each, copy in self._copies(variable):
             if copy == home or (home is not None and copy.shared_name not in self._handles):
                 continue
-            own = tf.zeros_like(value) if _starts_from_zero(each, copy) else _slice(each, value)
+            own = tf.zeros_like(value) if copy.starts_from_zero(each) else each.entries_of(value)
             self._assign(self.handle(copy.shared_name), own, each, copy.device)
 
     def _read(self, handle: Any, name: str) -> Any:
@@ -150,16 +166,3 @@ class Copies:
         with tf.init_scope(), tf.device(device):
             tensor = value if tf.is_tensor(value) else tf.constant(value, tf.as_dtype(variable.dtype))
             tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
-
-
-def _starts_from_zero(variable: Variable, copy: Copy) -> bool:
-    """Whether a copy starts from zero: that of a sum on every replica but the first."""
-    return bool(copy.replica) and variable.aggregation == "sum"
-
-
-def _slice(variable: Variable, value: Any) -> Any:
-    """The entries of a value that a shard has; all of them for a whole variable."""
-    if not variable.part_of:
-        return value
-    entries = slice(variable.offset, variable.offset + variable.shape[variable.axis])
-    return value[(slice(None),) * variable.axis + (entries,)]

@@ -51,8 +51,7 @@ def _read(path: Path, replicas: Sequence[str]) -> list[Operation]:
     space = XSPACE.get().FromString(path.read_bytes())
     times = [value for plane in space.planes for name, value in _stats(plane, plane) if name == "profile_start_time"]
     start = times[0]
-    on_gpus: list[Operation] = []
-    on_cpus: list[Operation] = []
+    found: list[Operation] = []
     for plane in space.planes:
         gpu = re.fullmatch(r"/device:(GPU:[0-9]+)", plane.name)
         for line in plane.lines:
@@ -65,11 +64,11 @@ def _read(path: Path, replicas: Sequence[str]) -> list[Operation]:
                     continue
                 begin = (start + line.timestamp_ns) * _NANO + event.offset_ps * _PICO
                 node, device = DeviceSpec.parse(replicas[0]).address, gpu[1] if gpu else _cpu(known[1], replicas)
-                (on_gpus if gpu else on_cpus).append(Operation(
+                found.append(Operation(
                     node, device, known[1], op, part_of(known[1], op), begin, begin + event.duration_ps * _PICO
                 ))
-    computed = {each.name for each in on_gpus}
-    return [*on_gpus, *(each for each in on_cpus if each.name not in computed)]
+    computed = {each.name for each in found if each.device.startswith("GPU")}
+    return [each for each in found if each.device.startswith("GPU") or each.name not in computed]
 
 
 def _stats(plane: Any, holder: Any) -> Iterator[tuple[str, Any]]:

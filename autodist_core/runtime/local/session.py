@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.errors import SessionError, amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import stage
-from autodist_core.runtime.local.added import Added
+from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.local.collectives import Collectives
 from autodist_core.runtime.local.copies import Copies
 from autodist_core.runtime.local.functions import RESOURCES, function_of, part
@@ -42,9 +41,10 @@ class LocalSession(ReplicatedSession):
     """A session on the devices of this machine.
 
     >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel import Tasks
     >>> from autodist_core.kernel.example import example_placement
     >>> from autodist_core.strategy import PS
-    >>> session = LocalSession(example_placement(PS(), one_cpu=True))
+    >>> session = LocalSession(example_placement(PS(), tasks=Tasks(one_cpu=True)))
     >>> train = session.add(example_step())
     >>> ones = np.ones((3, 1), "float32")
     >>> session.load({"kernel": ones, "velocity": 0 * ones, "iterations": np.int64(0), "total": np.float32(0)})
@@ -55,10 +55,9 @@ class LocalSession(ReplicatedSession):
     """
 
     def __init__(self, placement: Placement) -> None:
-        _require_devices(placement)
         super().__init__(placement)
         self.copies = Copies(placement)
-        self._added = Added()
+        self._added = AddedVariables(self.copies.adopt, self._write, self._read)
         self._collectives = Collectives([replica.device for replica in placement.replicas])
         self._resources: dict[str, Any] = {}
         """The tables and queues of this session, by the names that the graphs give them."""
@@ -143,7 +142,6 @@ class LocalSession(ReplicatedSession):
             for step in self._loose:
                 step.close()
         finally:
-            self._added = Added()
             self.copies.drop()
             for handle in self._resources.values():
                 with contextlib.suppress(tf.errors.OpError):
@@ -212,27 +210,11 @@ class LocalSession(ReplicatedSession):
         """The resource that a node stands for: a copy, an added variable, a table or a queue."""
         name = node.attr["shared_name"].s.decode()
         if node.op == "VarHandleOp":
-            return self._added.handle(name) if name in self._added else self.copies.handle(name)
+            return self.copies.handle(name)
         if name not in self._resources:
             with tf.init_scope(), tf.device(node.device):
                 self._resources[name] = _made(node, f"{self._name}/{name}")
         return self._resources[name]
-
-
-def _require_devices(placement: Placement) -> None:
-    """Raise a SessionError unless TensorFlow has the CPU devices of a placement. It would take the first one for all.
-
-    Collectives between replicas on one device would then wait for ever.
-    """
-    names = [each.device for each in placement.replicas] + [each.device for each in placement.owners]
-    devices = {name.rpartition("/device:")[2] for name in names}
-    present = {f"CPU:{index}" for index in range(len(tf.config.list_logical_devices("CPU")))}
-    missing = sorted(device for device in devices if device.startswith("CPU") and device not in present)
-    if missing:
-        raise SessionError(
-            f"{', '.join(missing)}: TensorFlow has {amount(len(present), 'CPU device')} in this process. Place the "
-            "replicas with Tasks(one_cpu=True)."
-        )
 
 
 def _made(node: Any, name: str) -> Any:

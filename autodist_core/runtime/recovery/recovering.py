@@ -39,7 +39,7 @@ class RecoveringSession(Session):
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.runtime.example import example_batch, example_values
+    >>> from autodist_core.runtime.example import ONE_SERVER, example_batch, example_cluster, example_values
     >>> from autodist_core.runtime.session import DistributedSession
     >>> from autodist_core.strategy import PS
     >>> class Cut(DistributedSession):
@@ -47,7 +47,8 @@ class RecoveringSession(Session):
     ...         if doing == "training step 2":
     ...             raise BrokenOffError("the network is cut")
     ...         return super().call(doing, call, *arguments)
-    >>> sessions = iter([Cut(example_placement(PS())), DistributedSession(example_placement(PS()))])
+    >>> placement = example_placement(PS(), tasks=ONE_SERVER)
+    >>> sessions = (kind(placement, example_cluster()) for kind in (Cut, DistributedSession))
     >>> session = RecoveringSession(lambda: next(sessions), renew=lambda error: print("renewed, as", error))
     >>> train = session.add(example_step())
     >>> session.load(example_values())
@@ -232,43 +233,36 @@ class RecoveringSession(Session):
         return outputs
 
     def _try_until_done(self, action: Callable[[Session], T]) -> T:
+        """Do this in the session, or in another one that was brought to the state before an error."""
         broken = 0
+        failure: NodeLostError | BrokenOffError | None = None
         while True:
-            if self._session is None:
+            if failure is None and self._session is None:
                 self._raise_unraised()
                 raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
             try:
+                if failure is not None:
+                    self._go_on_after(failure)
+                    failure = None
+                assert self._session is not None
                 return action(self._session)
             except UnendedError as error:
                 # The user leaves: no other cluster is started. What is left is the last safe state.
-                left, self._session = self._session, None
                 log.warning("%s The next call starts the machines again; %s.", error, self._backup)
-                left.close()
+                self._close_lost()
                 raise
             except (NodeLostError, BrokenOffError) as error:
+                failure = error
                 broken += isinstance(error, BrokenOffError)
-                if broken > _MOST_BROKEN:
+                # Without a cluster, the error says what is left.
+                if broken > _MOST_BROKEN or (isinstance(error, NodeLostError) and error.left):
                     raise
-                self._recover(error)
+                self._close_lost()
 
-    def _recover(self, error: NodeLostError | BrokenOffError) -> None:
-        """Bring another session to the state before the error. Without a cluster, raise the error with what is left."""
-        broken = 0
-        while True:
-            lost, self._session = self._session, None
-            if lost is not None:
-                lost.close()
-            try:
-                self._go_on_after(error)
-                return
-            except BrokenOffError as again:
-                error = again
-                if (broken := broken + 1) > _MOST_BROKEN:
-                    raise
-            except NodeLostError as again:
-                if again.left:
-                    raise
-                error = again
+    def _close_lost(self) -> None:
+        lost, self._session = self._session, None
+        if lost is not None:
+            lost.close()
 
     def _go_on_after(self, error: NodeLostError | BrokenOffError) -> None:
         if isinstance(error, BrokenOffError):

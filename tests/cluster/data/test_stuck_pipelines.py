@@ -60,6 +60,7 @@ def waits_for_pipe(pid):
 def after(steps, names):
     """What one device has trained after so many steps."""
     plain = seeded(model)
+    plain.optimizer.build(plain.trainable_variables)  # the last safe state may be that before the first step
     for x, y in batches(names).take(steps):
         plain.train_on_batch(x, y)
     return trained(plain)
