@@ -37,5 +37,9 @@ def without_values() -> Iterator[None]:
 
 
 def has_values(variables: object) -> bool:
-    """Whether none of these variables was made without a value."""
+    """Whether none of these variables waits for its first value.
+
+    >>> has_values([keras.Variable(1.0)])
+    True
+    """
     return not any("make_first_value" in vars(variable.value) for variable in keras.tree.flatten(variables))
