@@ -50,6 +50,8 @@ class Training:
         self._sessions = Sessions(settings)
         self._running = _Running()
         self._compressors: CompressorState | None = None
+        self._stayed_away: bool | None = None
+        """Whether the state of the last session stayed on the machines; None before the first one."""
         self._said: set[str] = set()
         """The lines that were said of the present session."""
         self.draws_as_one = False
@@ -89,6 +91,7 @@ class Training:
         """Close the session. The compressors' state is kept for the next one."""
         state = self.state
         if state is not None:
+            self._stayed_away = state.stays_away
             self._compressors = self.compressor_state()
         self._running, self._said = _Running(), set()
         if state is not None:
@@ -219,6 +222,8 @@ class Training:
         too.
         """
         item = union(items)
+        if self.state is not None:
+            self._stayed_away = self.state.stays_away
         trained = self.compile_strategy(item)
         session, before = self._sessions.open(lambda: self._placement(item)), self.state
         try:
@@ -240,7 +245,7 @@ class Training:
     @property
     def _stays_away(self) -> bool | None:
         kept = self.settings.keep_state
-        return None if kept is None else kept == "machines"
+        return self._stayed_away if kept is None else kept == "machines"
 
     def _placement(self, item: GraphItem) -> Placement:
         strategy = self.compile_strategy(item)

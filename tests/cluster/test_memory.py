@@ -97,6 +97,7 @@ def test_the_state_of_a_model_without_values_stays_on_the_machines(network, know
         assert_same(*(in_order(each.weights, each.optimizer.variables) for each in (alone, read)))
         assert dm.evaluate(x, y, verbose=0) == pytest.approx(alone.evaluate(x, y, verbose=0), rel=1e-12)
         np.testing.assert_allclose(model(x).numpy(), alone(x).numpy(), rtol=0, atol=1e-12)  # the kernel comes home
+        dm.strategy = "AllReduce"
         alone.fit(x, y, **options)
         dm.fit(x, y, **options)
         assert held(model) < 0.01 * STATE
