@@ -8,6 +8,7 @@ In: what a front knows of its variables. Out: an `Entry` for each. The capture, 
 [3.0, 6.0]
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from autodist_core.runtime.aligned import aligned_copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS
 from autodist_core.step.graph_item import Variable
 
+_SMALL_BYTES = 4096
+"""Variables of at most this size are read together."""
 _NOTHING = (0,) * 10
 """The shape of a variable without a value: of more axes than TensorFlow can compute with, so that using it is an error.
 """
@@ -95,3 +98,20 @@ class Entry:
                 given = tf.raw_ops.DeepCopy(x=given)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)
             vars(self.tf_variable).pop("make_first_value", None)
+
+
+def read_together(entry: Entry, entries: Sequence[Entry], freed: Collection[str]) -> list[Entry]:
+    """The variables that are usually seen with this one: of its kind and size. One without memory is read alone.
+
+    >>> one, two = (Entry(Variable(name, (2,), "float32"), tf.Variable([1.0, 2.0])) for name in "ab")
+    >>> len(read_together(one, [one, two], ())), len(read_together(one, [one, two], {"a"}))
+    (2, 1)
+    """
+    if entry.spec.name in freed:
+        return [entry]
+    small = entry.spec.byte_size <= _SMALL_BYTES
+    return [
+        other for other in entries
+        if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL_BYTES) == small
+        and other.spec.name not in freed
+    ]

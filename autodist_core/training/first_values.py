@@ -1,54 +1,74 @@
-"""Variables without a value: of a model that is only planned, or that is larger than the memory of the program.
+"""Variables that wait for a value: of a model that is only planned, or that is larger than the memory of the program.
 
-In: a shape, a type, and a function that makes the first value. Out: a TensorFlow variable without memory. Its value is
-made when somebody looks at it, or when a session is about to get it. The session keeps large ones on disk, so that one
-is in memory at a time.
+In: a variable without memory, and a function that makes its value. Out: the value, when somebody looks at the variable,
+or when a session is about to get it. The session keeps large values on disk, so that one is in memory at a time.
 
 >>> variable = without_value((2,), "float32", lambda: [1.0, 1.0])
 >>> entry = Entry(Variable("w", (2,), "float32"), variable)
 >>> entry.first_value().tolist()
 [1.0, 1.0]
->>> variable.numpy().tolist(), entry.first_value() is None
-([1.0, 1.0], True)
+>>> float(tf.reduce_sum(variable)), entry.first_value() is None
+(2.0, True)
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from autodist_core.interrupts import never_interrupted
+from autodist_core.log import log
 from autodist_core.seams.table import WITHOUT_VALUE
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry
+from autodist_core.training.watching import Subscription, Watcher, watch
 
 
 def without_value(shape: tuple[int, ...], dtype: str, make: Callable[[], Any], **options: Any) -> Any:
     """Make a TensorFlow variable without memory; `make` makes its first value. The module has an example."""
     with tf.init_scope():
         variable = WITHOUT_VALUE.get()(shape=shape, dtype=dtype, **options)
-    Entry(Variable(variable.name, shape, dtype), variable).free()
-    variable.make_first_value = make
-    own: Any = type(variable)
-    variable.__class__ = _waiting(own)
+    entry = Entry(Variable(variable.name, shape, dtype), variable)
+    entry.free()
+    wait_for(entry, make)
     return variable
 
 
-@cache
-def _waiting(base: Any) -> Any:
-    """A subclass of a variable's class that makes the first value when somebody looks. TensorFlow asks for a handle."""
+def wait_for(entry: Entry, make: Callable[[], Any]) -> None:
+    """Let a freed variable wait for its value, which `make` makes.
 
-    @never_interrupted
-    def handle(self: Any) -> Any:
-        if tf.executing_eagerly() and "make_first_value" in vars(self):
-            entry = Entry(Variable(self.name, tuple(self.shape), self.dtype.name), self)
-            if (value := entry.first_value()) is not None:
-                entry.write(value)
-        return vars(self)["_handle"]
+    >>> variable = tf.Variable([1.0, 2.0])
+    >>> entry = Entry(Variable("w", (2,), "float32"), variable)
+    >>> entry.free()
+    >>> wait_for(entry, lambda: [3.0, 4.0])
+    >>> variable.numpy().tolist()
+    [3.0, 4.0]
+    """
+    entry.tf_variable.make_first_value = make
+    watch(Subscription(_Waiting(), entry))
 
-    return type(base)(base.__name__, (base,), {
-        "handle": property(handle), "_handle": property(handle),
-        "device": property(lambda self: vars(self)["_handle"].device),  # an optimizer asks for it, and for no value
-        "__module__": base.__module__, "__qualname__": base.__qualname__,
-    })
+
+class _Waiting(Watcher):
+    """Makes the value when somebody looks. A state that watches the variable takes its place."""
+
+    waits = True
+
+    def looked_at(self, entry: Entry) -> None:
+        if (value := entry.first_value()) is not None:
+            entry.write(value)
+
+    def copy_of(self, entry: Entry) -> np.ndarray | None:
+        value = entry.first_value()
+        return None if value is None else np.array(value)
+
+    def iterated(self, entry: Entry, iterator: Any) -> None:
+        self.looked_at(entry)
+
+    def failed(self, failure: BaseException) -> None:
+        log.error("a variable that waited for its value got none: %s", failure)
+
+    def covered(self, entry: Entry) -> None:
+        return  # a watcher that is put behind this one takes its place
+
+    def give_way(self, entry: Entry) -> None:
+        return

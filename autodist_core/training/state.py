@@ -28,6 +28,7 @@ value when the step ends. A value that the thread writes counts from the next st
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,14 +41,13 @@ from autodist_core.log import log
 from autodist_core.runtime import Session
 from autodist_core.runtime.aligned import same_memory
 from autodist_core.runtime.protocol import Tie
-from autodist_core.training.entries import Entry
+from autodist_core.training.entries import Entry, read_together
+from autodist_core.training.first_values import wait_for
 from autodist_core.training.homes import Homes
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, as_shown
 from autodist_core.training.patience import Patience
 from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
 
-_SMALL_BYTES = 4096
-"""Variables of at most this size are read together."""
 _CHANGED, _CURRENT, _STALE = Moment(Life.CHANGED), Moment(Life.CURRENT), Moment(Life.STALE)
 
 
@@ -291,19 +291,8 @@ class TrainingState:
     def _pull_unless_stepping(self, entry: Entry) -> bool:
         """Pull a value that is behind; False if a step runs."""
         if not self._stepping and self._moments.get(entry.spec.name, _STALE).life in IS_BEHIND:
-            self._pull(self._read_together(entry))
+            self._pull(read_together(entry, list(self._entries.values()), self._freed))
         return not self._stepping
-
-    def _read_together(self, entry: Entry) -> list[Entry]:
-        """The variables that are usually seen with this one: of its kind and size. One without memory is read alone."""
-        if entry.spec.name in self._freed:
-            return [entry]
-        small = entry.spec.byte_size <= _SMALL_BYTES
-        return [
-            other for other in list(self._entries.values())
-            if other.spec.kind == entry.spec.kind and (other.spec.byte_size <= _SMALL_BYTES) == small
-            and other.spec.name not in self._freed
-        ]
 
     def _note(self, entry: Entry, others: bool) -> None:
         """Remember the value that is shown, to find a change later."""
@@ -372,6 +361,14 @@ class TrainingState:
             self._moments = dict.fromkeys(self._entries.keys() - away, _CHANGED)
             self._unraised = None
             self._stepping = False
+
+    def let_go(self) -> None:
+        """Stop for good. The variables that are away wait for their last safe values."""
+        self.release()
+        for name, subscription in self._watched.items():
+            unwatch(subscription)
+            wait_for(subscription.entry, partial(self.session.last_safe, name))
+        self._watched, self._freed = {}, set()
 
     def _compare(self, name: str) -> Moment:
         """Compare the model's value with the one that was shown, and return the variable's state."""

@@ -95,7 +95,7 @@ class Training:
             self._compressors = self.compressor_state()
         self._running, self._said = _Running(), set()
         if state is not None:
-            state.release()
+            state.let_go()
             state.session.close()
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class Training:
             self._running = _Running(TrainingState(session, self._stays_away), trained, items)
             self._compressors = None
             if before is not None:
-                before.release()
+                before.let_go()
         if before is not None:
             before.session.close()
 

@@ -87,6 +87,9 @@ def watch(subscription: Subscription) -> None:
 
 def _watch(subscription: Subscription) -> None:
     entry = subscription.entry
+    for each in list(_subscriptions.get(id(entry.handle), ())):
+        if getattr(each.watcher, "waits", False):  # for a value, which the new watcher makes
+            unwatch(each)
     _looked_at(entry.handle)
     with _lock:
         if not _subscriptions:
@@ -208,6 +211,7 @@ def _watched(base: Any) -> Any:
 
     return type(base)(base.__name__, (base,), {
         "handle": property(handle), "_handle": property(handle_for_c), "numpy": numpy,
+        "device": property(lambda self: vars(self)["_handle"].device),  # an optimizer asks for it, and for no value
         "__module__": base.__module__, "__qualname__": base.__qualname__,
     })
 

@@ -43,6 +43,12 @@ def test_a_fit_begins_with_the_values_that_keras_would_have_drawn(strategy, repl
     np.testing.assert_allclose(history["loss"], of_plain["loss"], rtol=1e-12)
 
 
+def test_plain_keras_may_use_such_a_model():
+    plain, model = made(), made(without_values())
+    np.testing.assert_array_equal(plain.predict(X, verbose=0), model.predict(X, verbose=0))
+    model.fit(X, Y, verbose=0)
+
+
 @pytest.mark.usefixtures("float64")
 def test_what_was_assigned_before_the_first_step_is_the_first_value(tmp_path):
     plain, model = made(), made(without_values())

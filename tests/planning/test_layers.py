@@ -38,7 +38,7 @@ INSIDE = {
     "autodist_core.forecast": ("liveness", "tensors", "available", "needs"),
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving", "words"),
     "autodist_core.training": (
-        "entries", "first_values", "homes", "patience", "devices", "settings", "strategies", "in_graphs", "watching",
+        "entries", "homes", "patience", "devices", "settings", "strategies", "in_graphs", "watching", "first_values",
         "life", "state", "compressor_state", "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
