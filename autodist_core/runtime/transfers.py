@@ -22,7 +22,7 @@ from autodist_core.kernel import Placement
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
-from autodist_core.runtime.large_reads import LargeReads, handle_of
+from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, handle_of
 from autodist_core.step.graph_item import Variable
 
 MESSAGE_BYTES = 1 << 26
@@ -277,6 +277,9 @@ class Transfers:
             begin[0], size[0], start = low - piece.start, high - low, low - first
         with tf.device(self._placement.tasks.chief):
             rows = tf.slice(source, begin, size)
+            if not part.dtype.startswith((*WITHOUT_KERNELS, "str")):
+                # A copy: a shard on this machine would share the memory of the whole value, and keep all of it.
+                rows = tf.raw_ops.DeepCopy(x=rows)
         return _chain(part, copies, rows, start, piece.stop is not None, self._placement.tasks.chief)
 
     def _reader(self, piece: Piece) -> Any:
