@@ -49,7 +49,7 @@ class DistributedModel(Forwarding):
         share_memory: Whether replicas on CPU devices of one machine may compute on one copy of the weights and update
             it once. `False` gives every replica its own, as on separate devices; otherwise only a strategy that needs
             it does, for a compressor, staleness or asynchronous updates.
-        fused_kernels: Whether an optimizer (SGD, Adam, AdamW and others) and batch normalization compute in
+        fused_kernels: Whether an optimizer (SGD, Adam or AdamW) and batch normalization compute in
             TensorFlow's kernel where one has their formula. It is faster, and gives the same numbers up to rounding.
             None means True for several replicas and False for one, which then equals plain Keras bit by bit.
         on_failure: What happens when another machine is lost in the middle of a call: "raise" ends the call with an
