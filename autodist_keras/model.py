@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from os import PathLike
 from typing import Any
 
 import keras
@@ -50,7 +49,7 @@ class DistributedModel(Forwarding):
         share_memory: Whether replicas on CPU devices of one machine may compute on one copy of the weights and update
             it once. `False` gives every replica its own, as on separate devices; otherwise only a strategy that needs
             it does, for a compressor, staleness or asynchronous updates.
-        fused_kernels: Whether an optimizer (SGD, Adam, AdamW and others) and batch normalization compute in
+        fused_kernels: Whether an optimizer (SGD, Adam or AdamW) and batch normalization compute in
             TensorFlow's kernel where one has their formula. It is faster, and gives the same numbers up to rounding.
             None means True for several replicas and False for one, which then equals plain Keras bit by bit.
         on_failure: What happens when another machine is lost in the middle of a call: "raise" ends the call with an
@@ -220,38 +219,6 @@ class DistributedModel(Forwarding):
         """
         with self._driver.running(None):
             yield
-
-    @shown_as_keras
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Run Keras's `save`. The file is one of a plain Keras model; the compressors' state is added to it.
-
-        >>> import os, tempfile
-        >>> dm = DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="small"))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     dm.save(os.path.join(folder, "model.keras"))
-        ...     keras.models.load_model(os.path.join(folder, "model.keras")).name
-        'small'
-        """
-        self._call_model("save", *args, **kwargs)
-        state = self.compressor_state()
-        if state is not None:
-            state.write(args[0] if args else kwargs["filepath"])
-
-    def load_compressor_state(self, path: str | PathLike[str]) -> None:
-        """Set the compressors' state to the one that `save` wrote to this file.
-
-        >>> import os, tempfile
-        >>> import numpy as np
-        >>> from autodist_core.strategy import AllReduce
-        >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, use_bias=False)])
-        >>> model.compile("sgd", "mse")
-        >>> lossy = AllReduce(compressor="HorovodCompressorEF")
-        >>> with tempfile.TemporaryDirectory() as folder, DistributedModel(model, ResourceSpec.local(2), lossy) as dm:
-        ...     history = dm.fit(np.ones((4, 3)), np.zeros((4, 1)), verbose=0)
-        ...     dm.save(os.path.join(folder, "model.keras"))
-        ...     dm.load_compressor_state(os.path.join(folder, "model.keras"))
-        """
-        self.set_compressor_state(CompressorState.read(path))
 
     def _call_model(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return call_keras(self, name, args, kwargs)

@@ -12,8 +12,8 @@ TensorFlow that computes gradients is on that stack. Name scopes do not tell it:
 `tf.custom_gradient` and of a recomputation have no scope of their own.
 """
 
+import itertools
 import os
-from collections.abc import Iterable
 from typing import Any
 
 from autodist_core.capture.traced import Traced
@@ -26,9 +26,6 @@ _COMPUTING_GRADIENTS = {
     seam.name: f"{seam.owner.rpartition('.')[2]}.py" for seam in (seams.GRADIENT_TAPE, seams.GRADIENTS_HELPER)
 }
 _CUSTOM = f"{seams.CUSTOM_GRADIENT.owner.rpartition('.')[2]}.py"
-# The scope of the gradients that TensorFlow has registered, which are most of them.
-_REGISTERED = "gradient_tape/"
-_NEVER_CUSTOM = {"Const", "Placeholder", "NoOp"}
 # Operations that run other graphs, and the attributes that name these.
 _RUNNING = {"PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
             "While": ("body", "cond"), "StatelessWhile": ("body", "cond"),
@@ -52,7 +49,6 @@ class Tape:
 
     def __init__(self) -> None:
         self._made: dict[Any, bool] = {}
-        self._custom: dict[Any, bool] = {}
         self._known: dict[Any, bool] = {}
 
     def made(self, operation: Any) -> bool:
@@ -66,18 +62,14 @@ class Tape:
         return self._made[key(operation)]
 
     def is_custom(self, operation: Any) -> bool:
-        """Whether the function of a custom gradient created an operation, and no gradient within that function."""
-        if operation.type in _NEVER_CUSTOM or operation.name.startswith(_REGISTERED):
-            return False
-        if key(operation) not in self._custom:
-            made, custom = False, False
-            for frame in operation.traceback or ():
-                if frame.name in _COMPUTING_GRADIENTS:
-                    made, custom = True, False
-                elif made and frame.filename.endswith(_CUSTOM):
-                    custom = True
-            self._custom[key(operation)] = custom and self.made(operation)
-        return self._custom[key(operation)]
+        """Whether the function of a custom gradient created an operation, or one in a graph that the operation runs."""
+        files = itertools.dropwhile(
+            lambda file: file not in _COMPUTING_GRADIENTS.values(),
+            (os.path.basename(frame.filename) for frame in operation.traceback or ()),
+        )
+        return (self.made(operation) and _CUSTOM in files) or any(
+            self.is_custom(inner) for graph in graphs_of(operation) for inner in graph.get_operations()
+        )
 
     def reaches(self, operation: Any) -> bool:
         """Whether a tape made an operation, or a value that the operation computes with, also in a nested graph."""
@@ -99,40 +91,6 @@ class Tape:
     def runs_one(self, operation: Any) -> bool:
         """Whether an operation runs a graph with operations that a tape made."""
         return any(self.reaches(inner) for graph in graphs_of(operation) for inner in graph.get_operations())
-
-
-def custom_gradients(operations: Iterable[Any]) -> int:
-    """Return how many custom gradients operations have, also in nested graphs, without those of TensorFlow itself.
-
-    TensorFlow's own are the derivatives of their functions: they mix examples only where the function does.
-
-    >>> import tensorflow as tf
-    >>> with tf.Graph().as_default() as graph:
-    ...     doubled = tf.custom_gradient(lambda x: (2.0 * x, lambda upstream: upstream))(tf.nn.silu(tf.constant(1.0)))
-    ...     custom_gradients(graph.get_operations())
-    1
-    """
-    count = 0
-    for operation in operations:
-        kind = operation.type
-        if kind in ("PartitionedCall", "StatefulPartitionedCall"):
-            count += sum(custom_gradients(graph.get_operations()) for graph in graphs_of(operation))
-        elif kind == "IdentityN" and not _is_of_tensorflow(operation):
-            count += 1
-    return count
-
-
-def _is_of_tensorflow(operation: Any) -> bool:
-    """Whether an `IdentityN` has no custom gradient, or one that a module of TensorFlow's operations has made."""
-    attribute = operation.node_def.attr.get("_gradient_op_type")
-    if attribute is None or not attribute.s.startswith(b"CustomGradient-"):
-        return True
-    before, caller = None, None
-    for frame in operation.traceback or ():
-        if frame.filename.endswith(_CUSTOM) and before is not None and not before.filename.endswith(_CUSTOM):
-            caller = os.path.dirname(before.filename) == os.path.dirname(frame.filename)
-        before = frame
-    return bool(caller)
 
 
 def draws(operation: Any) -> bool:

@@ -25,12 +25,11 @@ from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement
 from autodist_core.kernel.placement.placing import inference, place
 from autodist_core.kernel.refuse import examine
-from autodist_core.kernel.stages import GraphStage, graph_stages
 
 __all__ = [
-    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "Factors", "GraphStage",
-    "Kernel", "Part", "Placement", "Tasks", "arrange", "build", "bytes_of_example", "compilable", "drawn",
+    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "Factors", "Kernel",
+    "Part", "Placement", "Tasks", "arrange", "build", "bytes_of_example", "compilable", "drawn",
     "drawn_by_replicas", "drawn_by_update", "drawn_explicitly", "examine", "factored", "factors", "gathered",
-    "graph_stages", "inference", "iterator_types", "joining", "mixed_results", "next_of", "part_of", "place", "run",
+    "inference", "iterator_types", "joining", "mixed_results", "next_of", "part_of", "place", "run",
     "sample_of", "sizes_apart", "with_alike_updates",
 ]  # fmt: skip

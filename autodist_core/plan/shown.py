@@ -1,4 +1,4 @@
-"""A text that a notebook shows as a table: the plan, and the report on where a step's time goes.
+"""A text that a notebook shows in a form of its own: the plan, and the report on where a step's time goes.
 
 In: a value with the content. Out: a string that keeps the value. A class says how its value becomes text and HTML.
 """
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Shown(str, Generic[T]):
-    """A string that a notebook shows as an HTML table.
+    """A string that a notebook shows as HTML.
 
     >>> class Count(Shown[int]):
     ...     forms = "{} devices".format, "<div>{}</div>".format

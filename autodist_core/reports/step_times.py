@@ -1,6 +1,6 @@
 """Where the time of a step goes: measured times, put into parts that add up to the step's time.
 
-In: `Timings` of some steps. Out: a `TimeTable`, from which `time_text.py` and `time_html.py` make the report's forms.
+In: `Timings` of some steps. Out: a `TimeTable`, from which `time_text.py` makes the report.
 
 In the user's process each moment belongs to one part, since one thread fetches, runs Keras's loop and waits for the
 session. Within the session each moment of a node belongs to the first of these that holds: an operation of compute runs

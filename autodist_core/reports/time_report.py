@@ -1,15 +1,15 @@
 """The report on where a step's time goes: measured steps come in, and a `TimeReport` goes out.
 
-The flow: `step_times.py` divides the time, `time_text.py` and `time_html.py` make the two forms.
+The flow: `step_times.py` divides the time, and `time_text.py` makes the text.
 """
 
 from collections import Counter
+from html import escape
 
 from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
 from autodist_core.plan.links import LinkBytes, bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
-from autodist_core.reports.time_html import html_of
 from autodist_core.reports.time_text import text_of
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.runtime import Timings
@@ -19,15 +19,15 @@ from autodist_core.strategy.compiled import CompiledStrategy
 
 
 class TimeReport(Shown[TimeTable]):
-    """Where the time of a step goes. It is a string, and a notebook shows it as an HTML table.
+    """Where the time of a step goes. It is a string, and a notebook shows it in a font of equal widths.
 
     >>> parts = dict.fromkeys(("input", "Python", "compute", "update", "wire", "TensorFlow", "bringing home"), 0.0)
     >>> report = TimeReport(TimeTable(0.01, {"localhost": parts | {"compute": 0.01}}, 20, 64, 2, 0.0, 1))
-    >>> report.splitlines()[0], report._repr_html_().startswith("<div")
+    >>> report.splitlines()[0], report._repr_html_().startswith("<pre>a step")
     ('a step of 64 examples takes 10.0 ms on 2 replicas (measured in 20 steps)', True)
     """
 
-    forms = text_of, html_of
+    forms = text_of, lambda table: f"<pre>{escape(text_of(table))}</pre>"
 
 
 def time_report(

@@ -33,16 +33,6 @@ from autodist_core.reports.step_times import (
 )
 from autodist_core.step.graph_item import format_bytes
 
-MEANING = {
-    INPUT: "waiting for the next batch of the data, in your program or on a machine that runs the dataset",
-    PYTHON: "Keras's loop without your callbacks, and cutting the batch into slices",
-    COMPUTE: "from the inputs to the gradients",
-    UPDATE: "the optimizer's update, while nothing computes",
-    WIRE: "packing, adding up and waiting for what other devices send, while nothing computes or updates",
-    STARTING: "TensorFlow takes the batch in, starts the step on each device, and ends it",
-    HOME: "the state comes back to the model once in a call: spread over its steps",
-}
-"""What each part is."""
 _DATA = {
     "generator": (
         "a generator computes one batch at a time. Make a keras.utils.PyDataset of it, with workers=2 or more, or a "

@@ -1,4 +1,4 @@
-"""TensorBoardPlan: the plan, and the graphs of a step from its capture to all replicas, for TensorBoard."""
+"""TensorBoardPlan: the plan, and the graphs of a step as captured and for all replicas, for TensorBoard."""
 
 import os
 from os import PathLike
@@ -6,21 +6,26 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 
-from autodist_core.kernel import GraphStage, Placement, graph_stages
+from autodist_core.kernel import Placement, build, loose_graphs
 from autodist_core.plan import Plan
-from autodist_core.plan.markdown import cell, code, markdown_of, markdown_table
+from autodist_core.step.editor import Editor
+from autodist_core.step.graph_item import GraphItem
 from autodist_keras.callbacks.measured import driver_of
 from autodist_keras.reports.model_plan import plan_of_captured
+
+_LARGE_BYTES = 1024
+"""From which size on the value of a constant is left out."""
 
 
 class TensorBoardPlan(keras.callbacks.Callback):
     """Write the plan of a training, and the graphs of its step, into a folder that TensorBoard shows.
 
-    The tab Text has the plan as a table, where the variables are, and what each stage does. The tab Graphs has a run
-    for each stage: the step as it was captured, with its variables split if the strategy splits them, after each kernel
-    that changes it, and at last the graph of all replicas. They are written once, after the first step of a `fit`; the
-    other steps cost nothing. The folder may be the one of Keras's own TensorBoard callback.
+    The tab Text has the plan, and where the variables are. The tab Graphs has two runs: `captured`, the step as it was
+    captured, and `final`, the graph of all replicas; if a replica may be behind or asynchronous, `final` is where the
+    first replica computes its gradients. They are written once, after the first step of a `fit`; the other steps cost
+    nothing. The folder may be the one of Keras's own TensorBoard callback.
 
     Args:
         log_dir: The folder. The runs are in its subfolder `plan`.
@@ -34,9 +39,8 @@ class TensorBoardPlan(keras.callbacks.Callback):
     >>> with tempfile.TemporaryDirectory() as folder, DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
     ...     callbacks = [TensorBoardPlan(folder)]
     ...     history = dm.fit(np.ones((8, 3)), np.zeros((8, 1)), batch_size=4, verbose=0, callbacks=callbacks)
-    ...     runs = sorted(name for name in os.listdir(os.path.join(folder, "plan")) if "tfevents" not in name)
-    >>> runs[0], runs[1], runs[-1]
-    ('01-captured', '02-Replicator', '08-Order-final')
+    ...     sorted(name for name in os.listdir(os.path.join(folder, "plan")) if "tfevents" not in name)
+    ['captured', 'final']
     """
 
     def __init__(self, log_dir: str | PathLike[str]) -> None:
@@ -57,26 +61,33 @@ class TensorBoardPlan(keras.callbacks.Callback):
             driver = driver_of(self)
             plan, state = plan_of_captured(driver.model, driver, driver.captured), driver.training.state
             if plan != self._written and driver.captured is not None and state is not None:
-                placement = state.session.placement
-                self._write(plan, placement, graph_stages(driver.captured.item, placement))
+                self._write(plan, driver.captured.item, state.session.placement)
                 self._written = plan
 
-    def _write(self, plan: Plan, placement: Placement, stages: tuple[GraphStage, ...]) -> None:
+    def _write(self, plan: Plan, item: GraphItem, placement: Placement) -> None:
         folder = os.path.join(self.log_dir, "plan")
-        names = [f"{number:02}-{stage.name}" for number, stage in enumerate(stages, start=1)]
-        rows = [(code(name), cell(stage.what)) for name, stage in zip(names, stages, strict=True)]
         with tf.summary.create_file_writer(folder).as_default(step=0):
-            _write_text("1 plan", markdown_of(plan.table))
-            _write_text("2 placement", f"```\n{placement}\n```")
-            _write_text("3 stages", markdown_table(("run of the tab Graphs", "operations before -> after"), rows))
-        for name, stage in zip(names, stages, strict=True):
+            _write_text("1 plan", plan)
+            _write_text("2 placement", str(placement))
+        # Loose replicas have several graphs each: the first replica's computes the gradients.
+        final = loose_graphs.computing(item, placement, 0) if placement.loose else build(item, placement)
+        for name, graph in (("captured", item.graph_def), ("final", final.graph_def)):
             with tf.summary.create_file_writer(os.path.join(folder, name)).as_default(step=0):
-                tf.summary.graph(stage.graph_def)
+                tf.summary.graph(_shown(graph))
 
 
-def _write_text(tag: str, markdown: str) -> None:
+def _shown(graph: Any) -> Any:
+    """A copy of a graph without the values of large constants, which a picture does not show."""
+    editor = Editor.of(graph)
+    for name in [node.name for node in editor if node.op == "Const" and node.ByteSize() > _LARGE_BYTES]:
+        value = editor[name].attr["value"].tensor
+        editor.change(name, value=TensorProto(dtype=value.dtype, tensor_shape=value.tensor_shape))
+    return editor.graph_def()
+
+
+def _write_text(tag: str, text: str) -> None:
     """Write text without the tensorboard package, which need not be installed where the program runs."""
     metadata = tf.compat.v1.SummaryMetadata(
         plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="text")
     )
-    tf.summary.write(tag, markdown, metadata=metadata)
+    tf.summary.write(tag, f"```\n{text}\n```", metadata=metadata)

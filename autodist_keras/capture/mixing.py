@@ -209,7 +209,7 @@ def followed(traced: Traced, seen: Seen, unweighted: Sequence[tuple[Any, Any]], 
     """
     returned = batch_axis.to_be_joined(traced)
     known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
-    found = batch_axis.follow(traced, known, seeds=() if own is None else own.seeds)
+    found = batch_axis.follow(traced, known)
     counted = {
         begin.op.name: Counted(0, begin.dtype, 1) for loss, begin in unweighted for state in [found.state_of(loss)]
         if state.kind == batch_axis.Kind.ALIKE or (state.kind == batch_axis.Kind.SUM and state.degree == 0)

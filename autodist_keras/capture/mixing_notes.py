@@ -33,7 +33,6 @@ _UNKNOWN_RESULT = (
     "result {!r} is {}, which may not be one device's: return the sum, the maximum or the minimum of integers itself, "
     "or a float, which counts as a mean over the examples"
 )
-_GRADIENT = "a custom gradient"
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,6 @@ def _of_couplings(found: Found, names: _Names) -> tuple[dict[str, str], dict[str
         if not names.is_silent(each.by):
             metric = names.metric(each.by) or names.metric(each.within)
             owner = f"metric {metric!r}" if metric else names.owner(each.operation, each.within)
-            owner = _GRADIENT if owner == names.elsewhere and each.in_gradient else owner
             groups.setdefault(owner, []).append(each)
             metrics |= {owner} if metric else set()
     trained: dict[str, str] = {}

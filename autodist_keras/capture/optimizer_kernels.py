@@ -12,12 +12,9 @@ kernels take dense gradients. So does a variable of a type in which the kernel's
 For example, `ResourceApplyAdam` computes `1 - beta_2` in that type, and 0.999 is 1 in bfloat16.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -37,7 +34,7 @@ def kernels_of(optimizers: Iterable[Any]) -> dict[str, Any]:
     ['ResourceApplyAdam']
     """
     found = [(_find(each), each) for optimizer in optimizers for each in with_wrapped(optimizer)]
-    return {kernel.name: optimizer for kernel, optimizer in found if kernel}
+    return {kernel: optimizer for kernel, optimizer in found if kernel}
 
 
 def used_in(optimizer: Any, dtype: str) -> bool:
@@ -68,21 +65,22 @@ def fused(optimizer: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _hooked(optimizer: Any, kernel: _Kernel) -> Iterator[None]:
+def _hooked(optimizer: Any, kernel: str) -> Iterator[None]:
     original = optimizer.update_step
 
     def update_step(gradient: Any, variable: Any, learning_rate: Any) -> None:
         if isinstance(gradient, tf.IndexedSlices) or not used_in(optimizer, variable.dtype.name):
             original(gradient, variable, learning_rate)
             return
-        kernel.update(optimizer, variable, tf.cast(gradient, variable.dtype), tf.cast(learning_rate, variable.dtype))
+        dtype = variable.dtype
+        _KERNELS[kernel](optimizer, variable, tf.cast(gradient, dtype), tf.cast(learning_rate, dtype))
 
     with hook(optimizer, "update_step", update_step):
         yield
 
 
-def _find(optimizer: Any) -> _Kernel | None:
-    """The kernel for an optimizer.
+def _find(optimizer: Any) -> str | None:
+    """The kernel for an optimizer, by name.
 
     None for a subclass with an update of its own, or with an `assign` of its own.
     """
@@ -92,9 +90,12 @@ def _find(optimizer: Any) -> _Kernel | None:
         return None
     if not {"update_step", *writers}.isdisjoint(vars(optimizer)):
         return None
-    return _KERNELS[stock](optimizer)
+    if stock is keras.optimizers.SGD:
+        return "ResourceApplyKerasMomentum" if optimizer.momentum != 0 else "ResourceApplyGradientDescent"
+    return None if optimizer.amsgrad else "ResourceApplyAdam"
 
 
+_STOCK = (keras.optimizers.SGD, keras.optimizers.Adam)
 _TRIAL = ([1e-3, -2e-3, 0.5], [3e-3, 1e-3, 0.0])
 """Gradients of two updates. Small entries show at which place of a formula an epsilon is added."""
 _ROUNDING = {"float64": 1e-9, "float32": 3e-5, "float16": 2e-3, "bfloat16": 1e-2}
@@ -112,7 +113,7 @@ def _require_same_formula(optimizer: Any) -> None:
 
 def _stock(optimizer: Any) -> Any:
     """The class of Keras's own whose update an optimizer has, if a kernel is known for it."""
-    return next((base for base in _KERNELS if type(optimizer).update_step is base.update_step), None)
+    return next((base for base in _STOCK if type(optimizer).update_step is base.update_step), None)
 
 
 def _difference_of(optimizer: Any, dtype: str) -> float:
@@ -135,7 +136,7 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...], dtype: str) -
             gradient, rate = tf.constant(values, dtype), tf.constant(0.1, dtype)
             # Keras calls `update_step` with the TensorFlow variable too.
             if in_kernel and found is not None:
-                found.update(optimizer, variable.value, gradient, rate)
+                _KERNELS[found](optimizer, variable.value, gradient, rate)
             else:
                 optimizer.update_step(gradient, variable.value, rate)
             optimizer.iterations.assign_add(1)
@@ -144,81 +145,40 @@ def _difference(stock: Any, settings: tuple[tuple[str, Any], ...], dtype: str) -
     return largest_difference(partial(updated, False), partial(updated, True))
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """One of TensorFlow's training kernels: its name, and what each of its arguments is."""
-
-    name: str
-    slots: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that are slots, each with the attribute of the optimizer that has the slots of all variables."""
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that are settings of the optimizer, each with the attribute."""
-    powers: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that are a setting to the power of this update's number. The first update has number 1."""
-    others: Callable[[Any, tf.DType, Any], dict[str, Any]] = lambda optimizer, dtype, rate: {}
-    """The other arguments, for an optimizer, a type and a learning rate."""
-    rate: str = "lr"
-    gradient: str = "grad"
-
-    def update(self, optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
-        """Update a variable, which has the type of the gradient and of the rate."""
-        dtype, index = variable.dtype, optimizer._get_variable_index
-        given = {name: getattr(optimizer, slots)[index(variable)].value.handle for name, slots in self.slots.items()}
-        given |= {name: _number(getattr(optimizer, setting), dtype) for name, setting in self.numbers.items()}
-        # Powers have Keras's own precision.
-        step = keras.ops.cast(optimizer.iterations + 1, dtype.name) if self.powers else None
-        for name, setting in self.powers.items():
-            given[name] = tf.pow(keras.ops.cast(getattr(optimizer, setting), dtype.name), step)
-        given |= {self.rate: rate, self.gradient: gradient, **self.others(optimizer, dtype, rate)}
-        getattr(tf.raw_ops, self.name)(var=variable.handle, **given)
-
-
 def _number(value: Any, dtype: Any) -> Any:
     """A setting as a tensor of the variable's type. `tf.cast` would round a Python number to float32 first."""
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
-def _momentum(optimizer: Any, dtype: tf.DType, rate: Any) -> dict[str, Any]:
-    return {"momentum": keras.ops.cast(optimizer.momentum, dtype.name), "use_nesterov": optimizer.nesterov}
+def _slot(slots: Any, optimizer: Any, variable: Any) -> Any:
+    return slots[optimizer._get_variable_index(variable)].value.handle
 
 
-def _l2(optimizer: Any, dtype: tf.DType, rate: Any) -> dict[str, Any]:
-    return {"l2": _number(optimizer.l2_regularization_strength, dtype) + _number(optimizer.beta, dtype) / (2.0 * rate)}
+def _descent(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
 
-_DESCENT = _Kernel("ResourceApplyGradientDescent", rate="alpha", gradient="delta")
-_MOMENTUM = _Kernel("ResourceApplyKerasMomentum", {"accum": "momentums"}, others=_momentum)
-_ADAM = _Kernel(
-    "ResourceApplyAdam", {"m": "_momentums", "v": "_velocities"},
-    {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}, {"beta1_power": "beta_1", "beta2_power": "beta_2"},
-)
-_AMSGRAD = replace(_ADAM, name="ResourceApplyAdamWithAmsgrad", slots={**_ADAM.slots, "vhat": "_velocity_hats"})
-_ADAMAX = _Kernel("ResourceApplyAdaMax", {"m": "_m", "v": "_u"}, _ADAM.numbers, {"beta1_power": "beta_1"})
-_ADADELTA = _Kernel(
-    "ResourceApplyAdadelta", {"accum": "_accumulated_grads", "accum_update": "_accumulated_delta_vars"},
-    {"rho": "rho", "epsilon": "epsilon"},
-)
-_RMSPROP = _Kernel(
-    "ResourceApplyRMSProp", {"ms": "_velocities", "mom": "_momentums"},
-    {"rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
-)
-_CENTERED = replace(_RMSPROP, name="ResourceApplyCenteredRMSProp", slots={**_RMSPROP.slots, "mg": "_average_gradients"})
-_FTRL = _Kernel(
-    "ResourceApplyFtrlV2", {"accum": "_accumulators", "linear": "_linears"},
-    {
-        "l1": "l1_regularization_strength", "l2_shrinkage": "l2_shrinkage_regularization_strength",
-        "lr_power": "learning_rate_power",
-    }, others=_l2,
-)  # fmt: skip
-_KERNELS: dict[Any, Callable[[Any], _Kernel | None]] = {
-    keras.optimizers.SGD: lambda optimizer: _MOMENTUM if optimizer.momentum != 0 else _DESCENT,
-    keras.optimizers.Adam: lambda optimizer: _AMSGRAD if optimizer.amsgrad else _ADAM,
-    keras.optimizers.Adamax: lambda _: _ADAMAX,
-    keras.optimizers.Adadelta: lambda _: _ADADELTA,
-    # Without a momentum Keras has no variable for it, and the kernel keeps one.
-    keras.optimizers.RMSprop: lambda optimizer: (
-        None if not optimizer.momentum > 0 else _CENTERED if optimizer.centered else _RMSPROP
-    ),
-    keras.optimizers.Ftrl: lambda _: _FTRL,
-}
-"""The kernel for an optimizer, by the class of Keras's own whose update it has."""
+def _momentum(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+    tf.raw_ops.ResourceApplyKerasMomentum(
+        var=variable.handle, accum=_slot(optimizer.momentums, optimizer, variable), lr=rate, grad=gradient,
+        momentum=keras.ops.cast(optimizer.momentum, variable.dtype.name), use_nesterov=optimizer.nesterov,
+    )
+
+
+def _adam(optimizer: Any, variable: Any, gradient: Any, rate: Any) -> None:
+    dtype, betas = variable.dtype, (optimizer.beta_1, optimizer.beta_2)
+    # The first update has number 1. Powers have Keras's own precision.
+    step = keras.ops.cast(optimizer.iterations + 1, dtype.name)
+    first_power, second_power = (tf.pow(keras.ops.cast(beta, dtype.name), step) for beta in betas)
+    first, second, epsilon = (_number(each, dtype) for each in (*betas, optimizer.epsilon))
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle, m=_slot(optimizer._momentums, optimizer, variable),
+        v=_slot(optimizer._velocities, optimizer, variable), beta1_power=first_power, beta2_power=second_power,
+        lr=rate, beta1=first, beta2=second, epsilon=epsilon, grad=gradient,
+    )
+
+
+_KERNELS = {
+    "ResourceApplyGradientDescent": _descent, "ResourceApplyKerasMomentum": _momentum, "ResourceApplyAdam": _adam,
+}  # fmt: skip
+"""The update in each training kernel. Gradient and learning rate have the variable's type."""

@@ -67,7 +67,6 @@ class OwnLosses:
         self._unknown = self._recording.unseen or any(not tf.is_symbolic_tensor(target) for target, _ in self._pairs)
         self._pairs = [pair for pair in self._pairs if tf.is_symbolic_tensor(pair[0])]
         targets = [target for target, _ in self._pairs]
-        self.seeds = [seed for _, seed in self._pairs if tf.is_symbolic_tensor(seed)]
         self.known = gradients.of_gradients_by(self._recording.by_examples)
         """How the states of gradients with respect to tensors follow from others, by `id`."""
         if targets:

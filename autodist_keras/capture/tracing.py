@@ -39,7 +39,6 @@ from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing,
 from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.draws import place_of_draw
-from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.metric_weights import weighted_metrics
 from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
@@ -192,9 +191,8 @@ def trace_step(
     example. `fused_kernels` says that updates and batch normalization may run in TensorFlow's kernels, and
     `draws_as_one` that replicas draw the random numbers of one device, as far as they can.
     """
-    with kept_fresh(model):
-        build_ahead(model, step, data, specs)
-        return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one)
+    build_ahead(model, step, data, specs)
+    return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one)
 
 
 def _captured(

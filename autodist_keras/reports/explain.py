@@ -23,7 +23,6 @@ from autodist_core.reports import TimeReport, restore, time_report, values_of
 from autodist_core.runtime import Timings
 from autodist_core.training import Entry
 from autodist_keras import checks
-from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.hooks import put_back
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
@@ -146,26 +145,25 @@ def explain(distributed: Any, last: LastFit | None, given: Mapping[str, Any], st
         )
     arguments = given or _of_last(last)
     history, ways = getattr(model, "history", None), driver.data.ways
-    with kept_fresh(model):
-        measuring = _Measuring(distributed, steps, _kind(arguments) == "generator")
-        try:
-            with ExitStack() as ending:
-                ending.enter_context(put_back(model, "history", "stop_training"))
-                ending.enter_context(warnings.catch_warnings())
-                warnings.filterwarnings("ignore", "Your input ran out of data")
-                warnings.filterwarnings("ignore", "Limiting epochs to")
-                # The data takes the way of the last fit.
-                once = FIT in ways and ways[FIT].once
-                driver.data.ways = {}
-                with driver.looping("fit", (), {**arguments, "epochs": _EPOCHS if once else 0}):
-                    call_fit(model, arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring])
-                way = driver.data.ways.get(FIT, Way()).text
-                home = time.perf_counter() - measuring.loop_ended
-        finally:
-            driver.data.ways = ways
-            driver.measure(None)
-            driver.before_next_step(None)
-            measuring.put_back()
+    measuring = _Measuring(distributed, steps, _kind(arguments) == "generator")
+    try:
+        with ExitStack() as ending:
+            ending.enter_context(put_back(model, "history", "stop_training"))
+            ending.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "Your input ran out of data")
+            warnings.filterwarnings("ignore", "Limiting epochs to")
+            # The data takes the way of the last fit.
+            once = FIT in ways and ways[FIT].once
+            driver.data.ways = {}
+            with driver.looping("fit", (), {**arguments, "epochs": _EPOCHS if once else 0}):
+                call_fit(model, arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring])
+            way = driver.data.ways.get(FIT, Way()).text
+            home = time.perf_counter() - measuring.loop_ended
+    finally:
+        driver.data.ways = ways
+        driver.measure(None)
+        driver.before_next_step(None)
+        measuring.put_back()
     plain = [run for call in measuring.timings.calls for run in call.runs if not run.operations]
     followed = any(run.operations for call in measuring.timings.calls for run in call.runs)
     if not followed:

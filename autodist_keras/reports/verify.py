@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from autodist_core.reports import Explanation, can_draw_as_one, coarsest_type, compare, drawn_anew, require_steps
-from autodist_keras.capture.fresh_metrics import kept_fresh
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
@@ -23,11 +22,6 @@ def verify(distributed: Any, given: Mapping[str, Any], steps: int) -> str:
 
     `DistributedModel.verify` has an example.
     """
-    with kept_fresh(distributed.model):
-        return _verified(distributed, given, steps)
-
-
-def _verified(distributed: Any, given: Mapping[str, Any], steps: int) -> str:
     model, driver = distributed.model, distributed._driver
     driver.require_idle("verify")
     require_steps(steps)

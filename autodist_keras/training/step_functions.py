@@ -17,7 +17,6 @@ import tensorflow as tf
 from autodist_core.reports.tried import tried
 from autodist_core.runtime import COMPOSITE, Timings
 from autodist_core.training import Steps, Training, raise_in_words
-from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.capture.inference_writes import admitted
 from autodist_keras.capture.optimizers import unbuilt_optimizers
@@ -61,8 +60,6 @@ class StepFunction:
             return Steps(capture, training, check, admitted, added=say)
 
         self._model, self._training, self._made_of, self._steps = model, training, steps, steps(step)
-        self._ran: Callable[[], None] = (lambda: None) if concat else partial(updated, model)
-        """What follows each step. A step of `predict` updates no metric."""
         self.before_next: Callable[[], None] | None = None
         """What runs once, when the next step is captured and all its variables exist, and before that step runs."""
         self.timings: Timings | None = None
@@ -107,7 +104,6 @@ class StepFunction:
             raise_in_words(error, captured.lines, captured.owner, self._training, captured.notes.trained)
         self.examples += batch.total
         self.steps += 1
-        self._ran()
         return results
 
     def without_data(self, iterator: Any) -> None:

@@ -1,7 +1,6 @@
 """Training with compressors through Keras: how near it stays, and that what they keep is state like any other."""
 
 import logging
-import zipfile
 from functools import cache
 
 import keras
@@ -11,7 +10,6 @@ import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce, Parallax
-from autodist_core.training.compressor_state import MEMBER
 from tests.support.compare import assert_same, in_order, named
 from tests.support.models import BATCH, dense_data
 from tests.support.training import distributed, seeded, trained
@@ -116,7 +114,7 @@ def test_another_strategy_starts_anew_and_says_so_once(caplog: pytest.LogCapture
 
 @pytest.mark.quick("PowerSGDCompressor-float16", "HorovodCompressor-float16")
 @pytest.mark.parametrize("builder", [CAST, *KEEPING], ids=_name)
-def test_a_saved_model_holds_the_residuals_and_plain_keras_loads_it(builder: AllReduce, tmp_path):
+def test_a_saved_model_goes_on_with_the_residuals_that_it_is_handed(builder: AllReduce, tmp_path):
     """A compressor that keeps nothing is no other case: whoever loads need not know which ones keep what."""
     x, y = _data()
     whole = _compiled()
@@ -126,54 +124,32 @@ def test_a_saved_model_holds_the_residuals_and_plain_keras_loads_it(builder: All
     with distributed(_compiled(), share_memory=None, strategy=builder) as front:
         _fit(front, 2, x, y)
         front.save(path)
-        kept = front.compressor_state().values
+        state = front.compressor_state()
     loaded = keras.models.load_model(path)
     with distributed(loaded, share_memory=None, strategy=builder) as front:
-        front.load_compressor_state(path)
-        assert bool(kept) == (builder in KEEPING)
-        if kept:
-            assert_same(kept, front.compressor_state().values, tolerance=0.0)
+        front.set_compressor_state(state)
+        assert bool(state.values) == (builder in KEEPING)
+        if state.values:
+            assert_same(state.values, front.compressor_state().values, tolerance=0.0)
         _fit(front, 2, x, y)
     assert _same_bits(whole, loaded)
     without = keras.models.load_model(path)
     with distributed(without, share_memory=None, strategy=builder) as front:
         _fit(front, 2, x, y)
-    assert _same_bits(whole, without) == (builder is CAST), "else the file might as well hold nothing"
+    assert _same_bits(whole, without) == (builder is CAST), "else the state might as well be nothing"
 
 
-def test_files_without_residuals(tmp_path, caplog: pytest.LogCaptureFixture):
-    x, y = _data()
-    exact, plain = tmp_path / "exact.keras", tmp_path / "plain.keras"
-    with distributed(_compiled(), share_memory=None, strategy=AllReduce()) as front:
-        _fit(front, 1, x, y)
-        front.save(exact)
-    assert MEMBER not in zipfile.ZipFile(exact).namelist()
-    with distributed(_compiled(), share_memory=None, strategy=FEEDBACK) as front:
-        _fit(front, 1, x, y)
-        front.model.save(plain)
-        for path in (exact, plain):
-            with pytest.raises(SessionError) as failure:
-                front.load_compressor_state(path)
-            assert str(failure.value) == (
-                f"{path} holds no compressor state. DistributedModel.save puts it there, after training with a "
-                "compressor on several replicas; Keras's own save does not."
-            )
-        with caplog.at_level(logging.WARNING, logger="autodist"):
-            front.save(tmp_path / "weights.h5")
-    assert f"{tmp_path / 'weights.h5'} holds no compressor state; save to a .keras file to keep it." in caplog.messages
-
-
-def test_the_residuals_of_another_model_are_refused(tmp_path):
+def test_the_residuals_of_another_model_are_refused():
     x, y = _data()
     with distributed(_compiled(), share_memory=None, strategy=FEEDBACK) as front:
         _fit(front, 1, x, y)
-        front.save(tmp_path / "three.keras")
+        state = front.compressor_state()
     wider = _model(4)
     wider.compile("sgd", "mse")
     x_wide = np.concatenate([x, x[:, :1]], axis=1)
     refusal = r"kernel@replica0 : float64\[4,6\] cannot be set to float64\[3"
     with distributed(wider, share_memory=None, strategy=FEEDBACK) as front:
-        front.load_compressor_state(tmp_path / "three.keras")
+        front.set_compressor_state(state)
         for _ in range(2):
             with pytest.raises(SessionError, match=refusal):
                 _fit(front, 1, x_wide, y)

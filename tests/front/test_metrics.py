@@ -1,12 +1,9 @@
 """Metrics, logs and History are the global batch's, whatever the metric computes."""
 
-import re
-
 import keras
 import numpy as np
-import pytest
 
-from tests.support.models import DENSE, EXAMPLES, Data, ReferenceModel, dense_data
+from tests.support.models import EXAMPLES, Data, ReferenceModel, dense_data
 from tests.support.training import QUIET, assert_equal_training
 
 
@@ -57,49 +54,3 @@ def _fit(front, model):
 def test_history_and_the_logs_of_every_batch():
     expected = assert_equal_training(CLASSIFIER, _fit, replicas=3, strategy="PS")
     assert 0 < expected.result["history/auc/0"] < 1 and "afterwards/auc" in expected.result
-
-
-class Largest(keras.metrics.Metric):
-    """Keeps the largest prediction, and begins with a number that a reset does not set."""
-
-    def __init__(self):
-        super().__init__(name="largest")
-        self.kept = self.add_variable((), keras.initializers.Constant(3.0), name="kept")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.kept.assign(keras.ops.maximum(self.kept, keras.ops.max(y_pred)))
-
-    def result(self):
-        return self.kept
-
-
-def _plans_first(front, model):
-    """A distributed model plans, verifies and predicts before its first `fit`."""
-    data = dense_data()
-    if front is not model:
-        assert "largest" not in front.plan(data.x, data.y)
-        front.verify(data.x, data.y, steps=1)
-        front.plan(data.x, data.y)
-    front.predict(data.x, verbose=0)
-    histories = [front.fit(data.x, data.y, epochs=2, **QUIET).history for _ in range(2)]
-    front.train_on_batch(data.x - 9, data.y)
-    return histories, front.evaluate(data.x, data.y, verbose=0, return_dict=True)
-
-
-def _planned_and_trained_on_one_device(front, model):
-    data = dense_data()
-    if front is not model:
-        front.plan(data.x, data.y)
-    return model.fit(data.x, data.y, epochs=2, **QUIET).history, model.test_on_batch(data.x, data.y, return_dict=True)
-
-
-@pytest.mark.quick("_plans_first")
-@pytest.mark.parametrize("program", [_plans_first, _planned_and_trained_on_one_device])
-def test_metrics_begin_in_the_first_fit_as_without_a_plan(program):
-    def settings():
-        return {"loss": "mse", "metrics": [Largest(), "mae"]}
-
-    model = ReferenceModel("largest", DENSE.build, dense_data, settings)
-    expected = assert_equal_training(model, program, optimizer="sgd", built=False)
-    (first,) = [value for name, value in expected.result.items() if re.fullmatch(r"(0/)*largest/0", name)]
-    assert first == 3

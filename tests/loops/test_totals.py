@@ -34,11 +34,18 @@ def _of_keras(net: Net, x: Any, y: Any, weights: Any, mask: Any) -> Any:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, logits)
 
 
+def _scaled_back(net: Net, x: Any, y: Any, weights: Any, mask: Any) -> Any:
+    """A mean whose gradient, and not its value, is scaled by a number of the whole batch."""
+    number = tf.reduce_mean(weights)
+    return tf.custom_gradient(lambda loss: (tf.identity(loss), lambda upstream: upstream * number))(net.loss(x, y))
+
+
 LOSSES = {
     "mask": lambda net, x, y, weights, mask: tf.reduce_sum(net.losses(x, y) * mask) / tf.maximum(
         tf.reduce_sum(mask), 1.0),
     "weights": lambda net, x, y, weights, mask: tf.reduce_mean(net.losses(x, y) * weights) / tf.reduce_mean(weights),
     "advantages": _policy, "size": _of_size, "mask of keras": _of_keras,
+    "scaled back": _scaled_back,
     "a choice by the batch": lambda net, x, y, weights, mask: tf.cond(
         tf.reduce_mean(weights) > 0.8, lambda: net.loss(x, y), lambda: tf.reduce_mean(net.losses(x, y) * mask)),
 }  # fmt: skip

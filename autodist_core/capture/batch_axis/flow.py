@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.given import first_gradient, states_of_inputs
+from autodist_core.capture.batch_axis.given import states_of_inputs
 from autodist_core.capture.batch_axis.joining import uncombined
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import by_example, inner, lists, ragged, writes
@@ -23,7 +23,7 @@ from autodist_core.capture.batch_axis.rules.table import RULES, Rule
 from autodist_core.capture.batch_axis.states import finding, operations, places
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
@@ -49,11 +49,8 @@ class Flow:
     'alike'
     """
 
-    def __init__(
-        self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = (), seeds: Sequence[Any] = ()
-    ) -> None:
+    def __init__(self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = ()) -> None:
         self._whole = whole
-        self._seeds = {id(seed) for seed in seeds}
         exchanged = (*traced.sums, *traced.gathers, *traced.maxima)
         self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in exchanged}}
         self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}  # of all replicas
@@ -77,12 +74,6 @@ class Flow:
         self._by_rules = dict(self.states)
         """The states as the rules give them, whatever the caller knows."""
         self._tape = Tape()
-        self._first_gradient = first_gradient(traced, self._update)
-        self._own = False
-        """Whether the function of a custom gradient created the current operation."""
-        self._upstreams: set[Any] = set()
-        self._of_upstream: set[int] = set()
-        """The tensors that a custom gradient's function computes of the gradient that it gets."""
         self._has_gradients = False
         """Whether the walk has come to a gradient."""
         self._of_gradients: dict[int, tuple[Any, Any]] = {}
@@ -104,7 +95,7 @@ class Flow:
         if (self._call or by).name not in self._whole:
             # A value of a nested function is used where the function was called, or within it.
             within = self._call or (operation if operation.graph is self._graph else by)
-            self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by, self._own))
+            self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by))
         return NO_CLAIM
 
     def couple_values(self, states: Sequence[State], by: Any) -> None:
@@ -175,11 +166,6 @@ class Flow:
             self._has_gradients = True
         elif self._has_gradients and self._uses_gradient(operation, states):
             self._of_gradients.setdefault(id(operation), (operation, self._call or operation))
-        after = self._position >= self._first_gradient
-        own = self._own = after and not all(state is SAME for state in states) and self._tape.is_custom(operation)
-        if own:
-            states = [self._upstream(*pair) for pair in zip(operation.inputs, states, strict=True)]
-            self._follow_upstream(operation, states)
         if kind not in inner.RULES and all(state is SAME or state is NO_CLAIM for state in states):
             # No input depends on the batch. Most operations of a gradient end here.
             state = NO_CLAIM if NO_CLAIM in states else SAME
@@ -191,8 +177,6 @@ class Flow:
             found = [found] * len(outputs)
         if any(state.stride for state in states):
             found = places.followed(self, operation, states, found)
-        if own and any(state.origin in self._upstreams for state in states) and found[0].kind == Kind.MIXED:
-            self.couple(operation, finding.GRADIENT)
         if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
             self.undecide(operation)
         self._keep(outputs, found)
@@ -203,32 +187,6 @@ class Flow:
             state.kind not in (Kind.ALIKE, Kind.VARIABLE) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
             for tensor, state in zip(operation.inputs, states, strict=True)
         ) and not self._tape.made(operation)
-
-    def _upstream(self, tensor: Any, state: State) -> State:
-        """Return the state of an input of a custom gradient's function: a gradient has the examples of its tensor."""
-        is_seed = id(tensor) in self._seeds
-        if not is_seed and (
-            not tensor.op.inputs or self._tape.is_custom(tensor.op) or not self._tape.made(tensor.op)
-        ):
-            return state
-        self._of_upstream.add(id(tensor))
-        if is_seed:
-            return state
-        if tensor.shape.rank in (None, 0):
-            return NO_CLAIM if tensor.shape.rank is None else SAME
-        axes = [axis for axis, size in enumerate(tensor.shape) if size is None]
-        if axes:
-            return rows(axes[0])
-        self._upstreams.add(tensor.op)
-        return State(Kind.SUM, degree=1, origin=tensor.op)
-
-    def _follow_upstream(self, operation: Any, states: Sequence[State]) -> None:
-        """Note the values of the whole batch with which a custom gradient's function changes a gradient."""
-        changes = [id(tensor) in self._of_upstream for tensor in operation.inputs]
-        if any(changes) and not is_silent(operation):
-            self._of_upstream.update(id(tensor) for tensor in operation.outputs)
-            others = [state for state, of in zip(states, changes, strict=True) if not of]
-            self.couple_values(others, operation)
 
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
@@ -331,9 +289,7 @@ class Flow:
         )
 
     def _is_forward(self, *operations: Any) -> bool:
-        return not any(
-            each is not None and self._tape.made(each) and not self._tape.is_custom(each) for each in operations
-        )
+        return not any(each is not None and self._tape.made(each) for each in operations)
 
     def _used(self, traced: Traced) -> set[str]:
         """Return the names of the operations that gradients, written variables or results need."""
@@ -352,14 +308,11 @@ def is_silent(operation: Any) -> bool:
     return operation.type in _SILENT or is_always_true(operation) or inner.asserts(operation)
 
 
-def follow(
-    traced: Traced, known: Mapping[int, Known], whole: Collection[str] = (), seeds: Sequence[Any] = ()
-) -> Found:
+def follow(traced: Traced, known: Mapping[int, Known], whole: Collection[str] = ()) -> Found:
     """Follow the batch axis through a traced step; `known` has the states that the front knows, by tensor id.
 
     A state may be known by a function that makes it of the states of other tensors. `whole` names operations that run
-    for the whole batch: what they do with its examples is no finding. Gradients begin with the tensors `seeds`, if
-    these are known.
+    for the whole batch: what they do with its examples is no finding.
 
     >>> import tensorflow as tf
     >>> specs = [tf.TensorSpec((None,), tf.float32), *[tf.TensorSpec((), tf.float64)] * 2]
@@ -369,6 +322,6 @@ def follow(
     >>> [(each.operation.type, each.what) for each in found.couplings]
     [('Mean', 'gives each example a value of the whole batch')]
     """
-    flow = Flow(traced, known, whole, seeds)
+    flow = Flow(traced, known, whole)
     flow.over(traced.graph)
     return flow.found(traced)

@@ -1,4 +1,4 @@
-"""What is known before the walk over a step begins: the states of its placeholders, and where its gradients begin.
+"""What is known before the walk over a step begins: the states of its placeholders.
 
 In: a traced step. Out: a state for each placeholder, by the tensor's id. For a batch of images and a ragged tensor::
 
@@ -8,12 +8,8 @@ In: a traced step. Out: a state for each placeholder, by the tensor's id. For a 
     kernel         a variable
 """
 
-from collections.abc import Collection
-from math import inf
-
 from autodist_core.capture.batch_axis.rules.ragged import FLAT_VALUES, SPLITS
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State, rows
-from autodist_core.capture.tape import custom_gradients
 from autodist_core.capture.traced import Traced
 
 
@@ -37,19 +33,3 @@ def states_of_inputs(traced: Traced) -> dict[int, State]:
     found.update({id(each): SAME for each in traced.whole})
     found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
     return found
-
-
-def first_gradient(traced: Traced, update: Collection[str]) -> float:
-    """Return the position from which on a step may compute custom gradients of the model's; infinity without any.
-
-    >>> import tensorflow as tf
-    >>> graph = tf.function(tf.sqrt).get_concrete_function(tf.TensorSpec((None, 3), tf.float32)).graph
-    >>> first_gradient(Traced(graph, (), graph.inputs, graph.outputs, examples=None, total=None), ())
-    inf
-    """
-    forward = [operation for operation in traced.graph.get_operations() if operation.name not in update]
-    # The weighting of a loss is a custom gradient of the front's.
-    if custom_gradients(forward) <= len(traced.weighting):
-        return inf
-    weighting = {id(tensor.op) for tensor in traced.weighting}
-    return next((at for at, operation in enumerate(traced.graph.get_operations()) if id(operation) in weighting), 0)

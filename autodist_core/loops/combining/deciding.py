@@ -65,7 +65,7 @@ def decided_for_whole_batch(
     known = weighing.of_gradients_by(recording.by_examples)
     again = find_recomputed(traced)
     traced = with_totals(with_longest(combined_as_written(traced)), recording, losses, known, again)
-    found = follow(traced, known, again.alone, [seed for _, seed in losses])
+    found = follow(traced, known, again.alone)
     state_of = found.state_of
 
     added = [(each, state_of(each.added)) for each in additions(traced)]

@@ -46,14 +46,20 @@ def with_totals(
     candidates = list(_candidates(traced, recording, again.operations))
     if recording.elsewhere or not candidates:
         return traced
+    # The function of a custom gradient may use a number of the whole batch for single examples.
+    tape = Tape()
+    read = [
+        tensor.op for operation in traced.graph.get_operations() if tape.is_custom(operation)
+        for tensor in operation.inputs if not tape.made(tensor.op)
+    ]
     while True:
-        found = follow(traced, known, again.alone, [seed for _, seed in losses])
+        found = follow(traced, known, again.alone)
         inexact = [loss[0].op for loss in losses if _is_inexact(seeded(*map(found.state_of, loss)))]
         inexact += [
             output.op for output in traced.outputs
             if _is_inexact(found.state_of(output)) or word(output, found.state_of(output)) is None
         ]
-        needed = reached_from([*inexact, *(each.operation for each in found.mixing)], sources)
+        needed = reached_from([*read, *inexact, *(each.operation for each in found.mixing)], sources)
         taken = {operation.name for operation in traced.totals}
         new = {
             operation: state for operation in candidates for state in [found.state_of(operation.outputs[0])]

@@ -28,7 +28,6 @@ from autodist_core.training import CompressorState, Entry
 from autodist_keras.callbacks.resume import global_seed
 from autodist_keras.callbacks.resume.encoding import Later
 from autodist_keras.callbacks.resume.position import draws, set_draws
-from autodist_keras.capture.fresh_metrics import updated
 from autodist_keras.capture.tracing import CapturedStep, optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.training.step_functions import feed_of
@@ -98,8 +97,6 @@ class VariableState:
         before = [(entry, entry.view()) for entry in found.values()]
         for index, entry in found.items():
             entry.tf_variable.assign(saved[index]["value"])
-        if metrics:
-            updated(self._front.model)  # these are values of steps, which the next reset takes away
         if compressors is not None:
             self._front._driver.training.set_compressor_state(CompressorState(**compressors))
         given = {id(entry.tf_variable): index for index, entry in found.items()}

@@ -255,34 +255,6 @@ def _gradient(function):
     return tf.custom_gradient(lambda x: (tf.identity(x), function))
 
 
-GRADIENTS = {
-    "mean": (lambda upstream: upstream - tf.reduce_mean(upstream, 0), "Mean"),
-    "norm": (lambda upstream: upstream / tf.norm(upstream), "Sum"),
-    "clipped": (lambda upstream: tf.clip_by_norm(upstream, 0.01), "Sum"),
-    "scaled": (lambda upstream: upstream * _number(upstream), "Mul"),
-}
-
-
-@pytest.mark.parametrize("case", GRADIENTS)
-def test_a_custom_gradient_that_mixes_examples(case: str):
-    function, operation = GRADIENTS[case]
-    (note,) = notes_of(holding(_gradient(function)), X, Y)
-    assert re.match(rf"not exact: in a custom gradient, {operation} \(", note)
-
-
-class Clipped(layers.Dense):
-    """A dense layer that clips its kernel's gradient by the norm."""
-
-    def call(self, x, training=None):
-        clipped = _gradient(lambda upstream: tf.clip_by_norm(upstream, 0.01))
-        return ops.matmul(x, clipped(tf.convert_to_tensor(self.kernel)))
-
-
-def test_a_custom_gradient_of_a_kernel_is_no_sum_if_it_is_clipped():
-    (note,) = notes_of(lambda: keras.Sequential([keras.Input((5,)), Clipped(1, use_bias=False)]), X, Y)
-    assert "in a custom gradient, Mul (" in note and "that is no sum over the examples" in note
-
-
 class Counts(layers.Layer):
     """Counts examples in a variable, one by one."""
 

@@ -18,7 +18,6 @@ BATCH_VALUE = "gives each example a value of the whole batch"
 CHOICE = "chooses by a value of the whole batch"
 ENDS = "ends a loop by a value of the whole batch"
 PLACE = "gives each example a value of its place in the batch"
-GRADIENT = "makes a value of the whole batch's gradient that is no sum over the examples"
 FIXED = "fixes how many examples a batch has"
 GIVEN = "takes rows of the batch by numbers that come with the batch"
 SCALED = "makes a value that depends on how many examples the batch has"
@@ -54,8 +53,6 @@ class Coupling:
     """The operation in the graph of the step that runs it: itself, or the call of a function."""
     by: Any
     """The operation that uses the result for single examples."""
-    in_gradient: bool = False
-    """Whether the function of a custom gradient created the operation that uses the result."""
 
 
 @dataclass(frozen=True)
