@@ -290,7 +290,7 @@ def refuse_misspelt(name: str, model: Any) -> None:
     >>> refuse_misspelt("stratgy", object())
     Traceback (most recent call last):
     AttributeError: DistributedModel has no setting 'stratgy'. Did you mean 'strategy'? Settings: resource_spec,
-        strategy, share_memory, fused_kernels, on_failure, lost_after, tunnelled, backup_every. An attribute
+        strategy, share_memory, fused_kernels, on_failure, lost_after, tunnelled, backup_every, keep_state. An attribute
         of the Keras model is set on the model: dm.model.stratgy.
     """
     hint = did_you_mean(name, SETTINGS, likeness=0.8)
