@@ -62,7 +62,7 @@ def _trial(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
     if not item.gradients or not item.graph_bytes:
         return Trial.of(item, spec, examples)
     from autodist_core.auto.of_step import carried_out, profile_of
-    from autodist_core.forecast.available import available
+    from autodist_core.forecast.needs import available
 
     here, held = spec.chief.address, sum(each.byte_size for each in item.variables)
     return Trial.of(

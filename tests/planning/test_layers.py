@@ -35,17 +35,17 @@ INSIDE = {
         "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "alike", "kernel",
         "passes",
     ),
-    "autodist_core.forecast": ("liveness", "tensors", "available", "needs"),
+    "autodist_core.forecast": ("liveness", "tensors", "needs"),
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving", "words"),
     "autodist_core.training": (
-        "entries", "first_values", "homes", "patience", "devices", "settings", "strategies", "in_graphs", "watching",
+        "entries", "first_values", "homes", "patience", "devices", "settings", "in_graphs", "watching",
         "life", "state", "compressor_state", "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
         "calls", "variables", "engine", "gradients", "nested_markers", "combining", "inside", "tracing",
         "replica", "traced_function", "function", "autodist", "distribute",
     ),
-    "autodist_core.loops.calls": ("as_written", "outside_trace", "outer_tapes", "graph_mode", "arguments"),
+    "autodist_core.loops.calls": ("as_written", "outer_tapes", "graph_mode", "arguments"),
     "autodist_core.loops.gradients": ("own_gradients", "summed_again", "updates"),
     "autodist_core.loops.combining": (
         "side_state", "recomputed", "joining", "totals", "own_writes", "mixing_notes", "updates_by_hand", "deciding",

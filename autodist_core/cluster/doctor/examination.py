@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle
+from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle, start_agent
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents, run_in_parallel
-from autodist_core.cluster.agents.start_agent import start_agent
 from autodist_core.cluster.doctor.before_start import port_range, require_startable
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description

@@ -12,6 +12,6 @@ alike. `products` finds gradients that are products over rows, and `factored` th
 factors travel between machines.
 `failing` finds the operations of a backward pass that can fail. `results` says how one result of
 the whole batch is made of the replicas' results.
-`compilable` finds the operations that XLA can compile, and `pieces` divides them into functions, over several machines
-by the stages of `send_stages`.
+`compilable` finds the operations that XLA can compile, and divides them into functions, over several machines by the
+stages of `send_stages`.
 """

@@ -2,7 +2,7 @@
 
 In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy`. Out: the loop's results. ::
 
-    strategy     what a user holds: ReplicaStrategy
+    strategy     what a user holds: ReplicaStrategy; Keras's own loops are refused
     functions    which functions are the same one, made anew
     run          one function on each replica, in Python or as an operation of somebody's trace
     context      what the function finds inside: the number of its replica, all_reduce
@@ -13,7 +13,6 @@ In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy
     reads        which variables a trace takes besides run()
     failures     errors of a run within somebody's trace, as they were raised
     extended     what TensorFlow's own libraries call
-    keras_loops  Keras's own loops, which are refused
 """
 
 from autodist_core.loops.distribute.strategy import ReplicaStrategy, distribute

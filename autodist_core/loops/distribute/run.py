@@ -19,8 +19,7 @@ import tensorflow as tf
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Parsed
-from autodist_core.loops.calls.outer_tapes import without_gradient
-from autodist_core.loops.calls.outside_trace import outside_trace
+from autodist_core.loops.calls.outer_tapes import outside_trace, without_gradient
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.on_machines import drawn
 from autodist_core.loops.distribute.python_call import python_call

@@ -4,12 +4,14 @@ In: a loop that calls `scope`, `run`, `reduce` and iterates over distributed dat
 meaning that `tf.distribute` gives these methods: gradients that replicas apply are added up.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.errors import NotYetError
 from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.calls import received
 from autodist_core.loops.calls.as_written import as_written
@@ -18,7 +20,6 @@ from autodist_core.loops.distribute.dataset import DistributedDataset, Elements
 from autodist_core.loops.distribute.extended import Extended
 from autodist_core.loops.distribute.failures import Failures
 from autodist_core.loops.distribute.functions import Functions
-from autodist_core.loops.distribute.keras_loops import KERAS, refuse_calls_of
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
@@ -223,3 +224,31 @@ def distribute(resource_spec: Any = None, strategy: Any = None, **settings: Any)
     if isinstance(resource_spec, tf.distribute.cluster_resolver.ClusterResolver):
         resource_spec = ResourceSpec.from_cluster_resolver(resource_spec)
     return ReplicaStrategy(AutoDist(resource_spec, strategy, **settings))
+
+
+KERAS = ("keras", "tf_keras")
+
+
+def refuse_calls_of(*packages: str, through: str = "") -> None:
+    """Raise a NotYetError if code of these packages calls the method that calls this, directly or `through` another.
+
+    Keras calls `run`, and asks for a scope and for distributed datasets, in its own loops only. Its optimizers
+    call methods of TensorFlow that ask for the scope, too.
+
+    >>> refuse_calls_of("keras")
+    """
+    frame = inspect.currentframe()
+    while frame is not None and _root(frame.f_globals.get("__name__")) in ("autodist_core", through):
+        frame = frame.f_back
+    if frame is not None and _root(frame.f_globals.get("__name__")) in packages:
+        raise NotYetError(
+            "Keras's fit, evaluate, predict and train_on_batch do not run on a strategy of autodist_core.distribute: "
+            "they would count the replicas' mean losses alike, however many examples each has. Make the model outside "
+            "strategy.scope() and write `dm = autodist_keras.DistributedModel(model, resource_spec, strategy)`, with "
+            "the arguments of distribute; dm.compile and dm.fit then give one device's numbers. Or write the loop "
+            "yourself, with strategy.run."
+        )
+
+
+def _root(module: Any) -> str:
+    return str(module or "").partition(".")[0]
