@@ -24,11 +24,9 @@ from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
 from autodist_keras.callbacks.resume import resumable
 from autodist_keras.capture.hooks import undone_if_refused
-from autodist_keras.forwarding import Forwarding
-from autodist_keras.keras_methods import FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
+from autodist_keras.keras_methods import Forwarding, FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
 from autodist_keras.reports import model_plan
-from autodist_keras.reports.explain import explain
-from autodist_keras.reports.last_fit import LastFit
+from autodist_keras.reports.explain import LastFit, explain
 from autodist_keras.reports.own_fit import of_batches
 from autodist_keras.reports.verify import verify
 from autodist_keras.training.driver import Driver

@@ -15,7 +15,8 @@ that it runs or repeats, and sends them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -157,3 +158,27 @@ class KeptData:
         names = [f"kept{number}_{index}" for index in range(len(types))]
         self._slots.append(KeptSlot(number, types, self._sender.place(names, types, self._hosts)))
         return self._slots[-1]
+
+
+KEPT_VARIABLE = "AUTODIST_KEPT_BYTES"
+_KEPT_BYTES = 1 << 30
+"""The most bytes of arrays that each machine keeps, unless the environment variable says otherwise."""
+SMALL_GRAPH = 1 << 20
+"""The graph of a dataset with fewer bytes is sent without asking what the steps would send."""
+
+
+def kept_limit(environment: Mapping[str, str] = os.environ) -> int:
+    """The most bytes of arrays that each machine keeps.
+
+    >>> kept_limit({}), kept_limit({"AUTODIST_KEPT_BYTES": "0"})
+    (1073741824, 0)
+    >>> kept_limit({"AUTODIST_KEPT_BYTES": "2 GB"})
+    Traceback (most recent call last):
+    ValueError: AUTODIST_KEPT_BYTES='2 GB' is no number of bytes, such as 2000000000, or 0 to feed every batch.
+    """
+    text = environment.get(KEPT_VARIABLE, str(_KEPT_BYTES))
+    if not text.strip().isdecimal():
+        raise ValueError(
+            f"{KEPT_VARIABLE}={text!r} is no number of bytes, such as 2000000000, or 0 to feed every batch."
+        )
+    return int(text)

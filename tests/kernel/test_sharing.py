@@ -4,8 +4,8 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.kernel import build, place
+from autodist_core.kernel.placement.arrangement import memories
 from autodist_core.kernel.placement.devices import Tasks
-from autodist_core.kernel.placement.shared_memory import memories
 from autodist_core.strategy import PS, AllReduce, Parallax
 from tests.kernel.graphs import compiled, dense_item, machine, table_item
 

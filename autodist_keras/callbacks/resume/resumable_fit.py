@@ -23,9 +23,8 @@ from autodist_keras.callbacks.resume.callback_state import CallbackStates
 from autodist_keras.callbacks.resume.encoding import decode, encode
 from autodist_keras.callbacks.resume.position import Position
 from autodist_keras.callbacks.resume.settings import require_equal, settings_of
-from autodist_keras.callbacks.resume.state_files import StateFiles
+from autodist_keras.callbacks.resume.state_files import BackgroundWriter, Schedule, StateFiles
 from autodist_keras.callbacks.resume.variable_state import VariableState
-from autodist_keras.callbacks.resume.writing import BackgroundWriter, Schedule
 from autodist_keras.capture.hooks import hook
 
 _ended: set[str] = set()
