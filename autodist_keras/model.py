@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-from autodist_core.errors import amount, arguments_named
+from autodist_core.errors import amount
 from autodist_core.plan import Plan
 from autodist_core.reports import TimeReport
 from autodist_core.resource_spec import ResourceSpec
@@ -87,7 +87,6 @@ class DistributedModel(Forwarding):
     backup_every: float | None
     keep_state: str | None
 
-    @arguments_named
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_kernels: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,
