@@ -47,7 +47,7 @@ def test_a_function_with_many_traces_is_named(caplog):
     (record,) = [each for each in caplog.records if "was traced" in each.getMessage()]
     line = test_a_function_with_many_traces_is_named.__code__.co_firstlineno + 2
     assert record.getMessage().startswith(f"<lambda> ({__file__}:{line}) was traced 10 times; ")
-    assert record.getMessage().endswith("It is also traced anew where it is marked anew: mark it once.")
+    assert record.getMessage().endswith("numbers that change as tensors, among the arguments.")
 
 
 def test_a_python_value_that_is_no_argument_is_that_of_the_trace_as_in_a_tf_function():

@@ -47,7 +47,6 @@ class OnEachReplica(TracedFunction):
     """A function that `run()` calls."""
 
     _more = "strategy.plan(fn, args) has all notes"
-    _anew = "where it refers to another Python number or object: let it refer to a tf.Variable"
 
     def __init__(self, strategy: ReplicaStrategy, function: Callable[..., Any]) -> None:
         super().__init__(strategy.autodist.engine, function, split=False)
