@@ -23,8 +23,7 @@ from typing import Any
 
 from autodist_core.capture.gradient_uses import Afterwards, afterwards
 from autodist_core.capture.linearity import Linearity
-from autodist_core.capture.refuse.second_use import second_uses
-from autodist_core.capture.refuse.through_variables import changed_in_variables
+from autodist_core.capture.refuse.second_use import changed_in_variables, second_uses
 from autodist_core.capture.sparse_rows import rows_of
 from autodist_core.capture.tape import Tape, require_recognised
 from autodist_core.capture.traced import Marked, Traced, name_of

@@ -2,9 +2,9 @@
 
 It is the last step of planning. A CompiledStrategy comes in, and a `Plan` goes out. The module `table` computes the
 content of the plan as values. The modules `text` and `html` make its two forms, and a `Plan` has both.
-The module `markdown` makes a third form, for TensorBoard. The module `links` counts the bytes that a node sends, for
-the report on where a step's time goes. The module `memory` says what the memory of a device must hold, and whether it
-fits. The module `headline` makes the line that a training says once.
+The module `markdown` makes a third form, for TensorBoard. The module `memory` says what the memory of a device must
+hold, and whether it fits. The module `headline` makes the line that a training says once, and counts the bytes that a
+node sends, also for the report on where a step's time goes.
 """
 
 from __future__ import annotations

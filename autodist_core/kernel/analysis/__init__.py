@@ -10,8 +10,6 @@ each replica needs before the update. `seeds` says which random numbers each
 replica draws for itself, and which draws have seeds of their own. `alike_writes` finds writes that every replica does
 alike. `products` finds gradients that are products over rows, and `factored` those of which the
 factors travel between machines.
-`results` says how one result of
-the whole batch is made of the replicas' results.
 `compilable` finds the operations that XLA can compile, and divides them into functions, over several machines by the
 stages that `passes/compile.py` finds.
 """
