@@ -108,5 +108,11 @@ def without_values() -> Iterator[None]:
 
 
 def has_values(variables: object) -> bool:
-    """Whether none of these variables was made without a value."""
+    """Whether none of these variables was made without a value.
+
+    >>> with without_values():
+    ...     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    >>> has_values(model.variables), has_values([])
+    (False, True)
+    """
     return not any("make_first_value" in vars(variable.value) for variable in keras.tree.flatten(variables))

@@ -206,7 +206,11 @@ def _joined(outputs: Sequence[Any], hows: Sequence[str]) -> tuple[Joined, ...]:
 
 
 def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
-    """The notes on what may be a reason for other variables."""
+    """The notes on what may be a reason for other variables. Those that begin with "not exact" are certain.
+
+    >>> said_of(Found(), [])
+    ()
+    """
     at, named = sentences.at, sentences.named
     said: list[str] = [
         Reason.of(
@@ -234,7 +238,11 @@ def _of_losses(losses: Iterable[State]) -> Iterator[str]:
 
 
 def said_of_results(results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...]:
-    """The notes on numbers that the function returns, each with its position and its state. Variables are exact."""
+    """The notes on numbers that the function returns, each with its position and its state. Variables are exact.
+
+    >>> said_of_results([])
+    ()
+    """
     reduced = [each for each in results if each[2].kind in REDUCED and each[2].kind != Kind.SUM]
     names = [f"result {index} ({output.dtype.name})" for index, output, _ in reduced]
     uncombined = [UncombinedResult(index, state) for index, _, state in reduced]
