@@ -19,16 +19,13 @@ A message says which object is at fault, what was received, what is allowed, and
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, TypeVar, cast
 
 __all__ = [
     "REFUSED", "AutodistError", "CaptureError", "KernelError", "LaunchError", "NodeLostError", "NotYetError",
-    "Refusals", "ResourceSpecError", "SeamError", "SessionError", "StrategyError", "amount", "arguments_named",
-    "did_you_mean", "nearest",
+    "Refusals", "ResourceSpecError", "SeamError", "SessionError", "StrategyError", "amount", "did_you_mean",
+    "nearest",
 ]  # fmt: skip
 
 
@@ -258,35 +255,6 @@ def amount(count: int | str, one: str, several: str = "") -> str:
     ('1 step', '0 steps', '8,400 parameters', '1 node is')
     """
     return f"{count} {one if str(count) == '1' else several or f'{one}s'}"
-
-
-_Init = TypeVar("_Init", bound=Callable[..., None])
-
-
-def arguments_named(init: _Init) -> _Init:
-    """Let a class's `__init__` suggest the name that an unknown argument probably means.
-
-    >>> class Train:
-    ...     @arguments_named
-    ...     def __init__(self, strategy=None): ...
-    >>> Train(stratgy="PS")
-    Traceback (most recent call last):
-    TypeError: Train(stratgy='PS'): there is no such argument. Did you mean 'strategy'? Arguments: strategy.
-    """
-    known = list(inspect.signature(init).parameters)[1:]
-    called = init.__qualname__.split(".")[-2]
-
-    @wraps(init)
-    def checked(self: Any, *args: Any, **named: Any) -> None:
-        for name, value in named.items():
-            if name not in known:
-                raise TypeError(
-                    f"{called}({name}={value!r}): there is no such argument.{did_you_mean(name, known)} "
-                    f"Arguments: {', '.join(known)}."
-                )
-        init(self, *args, **named)
-
-    return cast(_Init, checked)
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from autodist_core.errors import amount, arguments_named
+from autodist_core.errors import amount
 from autodist_core.plan import Plan
 from autodist_core.reports import TimeReport
 from autodist_core.resource_spec import ResourceSpec
@@ -23,11 +23,9 @@ from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
 from autodist_keras.callbacks.resume import resumable
 from autodist_keras.capture.hooks import undone_if_refused
-from autodist_keras.forwarding import Forwarding
-from autodist_keras.keras_methods import FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
+from autodist_keras.keras_methods import Forwarding, FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
 from autodist_keras.reports import model_plan
-from autodist_keras.reports.explain import explain
-from autodist_keras.reports.last_fit import LastFit
+from autodist_keras.reports.explain import LastFit, explain
 from autodist_keras.reports.own_fit import of_batches
 from autodist_keras.reports.verify import verify
 from autodist_keras.training.driver import Driver
@@ -88,7 +86,6 @@ class DistributedModel(Forwarding):
     backup_every: float | None
     keep_state: str | None
 
-    @arguments_named
     def __init__(
         self, model: Any, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         fused_kernels: bool | None = None, on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,

@@ -43,7 +43,7 @@ def link_bytes(workload: str, hosts: int, builder: Any) -> float:
     """
     from autodist_core import ResourceSpec
     from autodist_core.kernel import bytes_of_example, factored
-    from autodist_core.plan.links import bytes_of_links
+    from autodist_core.plan.headline import bytes_of_links
     from autodist_core.step.index import StepIndex
     from autodist_core.strategy.compiler import StrategyCompiler
 

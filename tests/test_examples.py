@@ -66,7 +66,7 @@ WITHOUT = {
     "agent_over_ssh.AgentOverSSH": _OVER_SSH,
     "connection.Connection": _OVER_SSH,
     "login.log_in": _OVER_SSH,
-    "process.Process": _OVER_SSH,
+    "connection.Process": _OVER_SSH,
     "route.connect": _OVER_SSH,
     "scheduled_agent.ScheduledAgent": "it needs an agent that a scheduler has started",
     "cluster.Cluster": _SERVERS,

@@ -2,8 +2,8 @@
 
 The modules in the order of the flow: `profiles` has what is known of a model and a cluster, and what is assumed.
 `of_step` reads the profile of a captured step; it alone needs TensorFlow. `charges` says what one variable adds to a
-step, and `prediction` adds that up. `choosing` tries the builders, `improving` changes single variables, `words` says
-why, and `builder` is `Auto`.
+step, and `prediction` adds that up. `choosing` tries the builders, `improving` changes single variables, and
+`builder` is `Auto`, and says why.
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,8 @@ over three machines::
     all_reduce          ring 1.33 MB on each link, in each direction; update 1 MB on each machine
     ps(10.0.0.1)        push 1 MB to 10.0.0.1 from each other machine, pull 1 MB to each; update 1 MB there
 
-Bytes are counted as `plan.links` counts them, and in two phases: the backward pass hides what travels in the first one.
+Bytes are counted as `bytes_of_links` counts them, and in two phases: the backward pass hides what travels in the first
+one.
 """
 
 from __future__ import annotations

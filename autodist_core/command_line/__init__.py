@@ -5,10 +5,11 @@ In: the words of the command line. Out: printed text and an exit status. Each co
 called, so that `autodist doctor` starts in a second. The command `plan` needs Keras: its module is in `autodist_keras`,
 and this package knows only the module's name.
 
-In reading order: ``doctor`` and ``agent``, two of the commands; ``values`` reads the values of their options.
+In reading order: ``doctor`` and ``agent``, two of the commands.
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,35 @@ def version() -> str:
         return f"autodist-keras {metadata.version('autodist-keras')}"
     except metadata.PackageNotFoundError:
         return "autodist-keras (not installed, used from a checkout)"
+
+
+def seconds(word: str) -> float:
+    """A number of seconds above 0.
+
+    >>> seconds("0.5")
+    0.5
+    >>> seconds("soon")
+    Traceback (most recent call last):
+    argparse.ArgumentTypeError: expected a number of seconds above 0, received 'soon'
+    """
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, received {word!r}")
+    return number
+
+
+def port(word: str) -> int:
+    """The number of a port, from 1 to 65535.
+
+    >>> port("8888")
+    8888
+    """
+    if not (word.isdecimal() and 0 < int(word) < 65536):
+        raise argparse.ArgumentTypeError(f"expected a port from 1 to 65535, received {word!r}")
+    return int(word)
 
 
 def _parser(chosen: str) -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from autodist_core.cluster.on_node.standby import LINGER_SECONDS, WAIT_SECONDS, stand_by
-from autodist_core.command_line import values
+from autodist_core.command_line import port, seconds
 from autodist_core.errors import LaunchError, ResourceSpecError
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec, discovery
@@ -21,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     >>> options.port, options.wait, options.linger == LINGER_SECONDS
     (8888, 60.0, True)
     """
-    parser.add_argument("--port", type=values.port, help="where to wait (default: the port of TF_CONFIG's own task)")
+    parser.add_argument("--port", type=port, help="where to wait (default: the port of TF_CONFIG's own task)")
     parser.add_argument(
-        "--wait", type=values.seconds, default=WAIT_SECONDS, metavar="SECONDS",
+        "--wait", type=seconds, default=WAIT_SECONDS, metavar="SECONDS",
         help=f"how long the chief may take to come (default: {WAIT_SECONDS:g})",
     )
     parser.add_argument(
-        "--linger", type=values.seconds, default=LINGER_SECONDS, metavar="SECONDS",
+        "--linger", type=seconds, default=LINGER_SECONDS, metavar="SECONDS",
         help=f"how long to wait for another run after one has ended (default: {LINGER_SECONDS:g})",
     )
 

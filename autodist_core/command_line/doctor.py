@@ -7,7 +7,7 @@ import threading
 
 from autodist_core.cluster.doctor.diagnosis import diagnose
 from autodist_core.cluster.doctor.report_text import as_data, as_text
-from autodist_core.command_line import values
+from autodist_core.command_line import seconds
 from autodist_core.resource_spec import ResourceSpec
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("file", metavar="cluster.yml", help="the file that describes the nodes")
     parser.add_argument(
-        "--seconds", type=values.seconds, default=1.0, help="the time for which each bandwidth is measured (default: 1)"
+        "--seconds", type=seconds, default=1.0, help="the time for which each bandwidth is measured (default: 1)"
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.cluster.agents.agent_handle import DESCRIBED
+from autodist_core.cluster.on_node.machine import cards, machine_resources
 from autodist_core.errors import AutodistError
-from autodist_core.forecast.available import available
 from autodist_core.forecast.liveness import ACTIVATIONS, ALIASES, BUFFERS, GRADIENTS, Operation, Run
 from autodist_core.forecast.tensors import Operations
 from autodist_core.kernel import DistributedGraph, Placement, Tasks, build, place
 from autodist_core.log import log
 from autodist_core.plan.memory import DeviceMemory, together
+from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
@@ -186,3 +188,23 @@ def _fitting(needs: Callable[[int], Sequence[DeviceMemory]], found: Sequence[Dev
         if size > 0 and all(each.fits for each in needs(size)):
             return size
     return 0
+
+
+def available(memory: str, here: str, held: int = 0) -> int | None:
+    """The bytes that a memory has; `here` is this machine's address.
+
+    `held` are the bytes that the model's variables take in this process already. Another machine is not asked: its
+    agent described it before it ran anything, or nothing is known.
+
+    >>> free = available("localhost", "localhost")
+    >>> free > 0, available("10.0.0.2", "localhost") is None
+    (True, True)
+    """
+    address, _, device = memory.partition(":GPU:")
+    described = DESCRIBED.get(address, {})
+    if device:
+        sizes, index = cards() if address == here else described.get("cards", ()), DeviceSpec.parse(memory).index
+        return sizes[index] if index < len(sizes) else None
+    if address == here:
+        return machine_resources()["memory_free"] + held
+    return described.get("memory_free")

@@ -12,13 +12,12 @@ In: a captured step, and a placement (`place`). Out: a `DistributedGraph` (`buil
 from autodist_core.kernel.analysis.alike_writes import mixed_results, with_alike_updates
 from autodist_core.kernel.analysis.compilable import compilable
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factored, factors
-from autodist_core.kernel.analysis.results import joining
 from autodist_core.kernel.analysis.seeds import drawn_by_replicas, drawn_by_update, drawn_explicitly
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.drawn import Compared, drawn, iterator_types, next_of, sample_of
-from autodist_core.kernel.gathered import gathered
 from autodist_core.kernel.kernel import Kernel, run
 from autodist_core.kernel.parts import PARTS, Part, part_of
+from autodist_core.kernel.passes.outputs import joining
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build, sizes_apart
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange
 from autodist_core.kernel.placement.devices import Tasks
@@ -27,9 +26,9 @@ from autodist_core.kernel.placement.placing import inference, place
 from autodist_core.kernel.refuse import examine
 
 __all__ = [
-    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "Factors", "Kernel",
-    "Part", "Placement", "Tasks", "arrange", "build", "bytes_of_example", "compilable", "drawn",
-    "drawn_by_replicas", "drawn_by_update", "drawn_explicitly", "examine", "factored", "factors", "gathered",
+    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "Factors",
+    "Kernel", "Part", "Placement", "Tasks", "arrange", "build", "bytes_of_example", "compilable", "drawn",
+    "drawn_by_replicas", "drawn_by_update", "drawn_explicitly", "examine", "factored", "factors",
     "inference", "iterator_types", "joining", "mixed_results", "next_of", "part_of", "place", "run",
     "sample_of", "sizes_apart", "with_alike_updates",
 ]  # fmt: skip

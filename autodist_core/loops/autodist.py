@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, overload
 
-from autodist_core.errors import amount, arguments_named
+from autodist_core.errors import amount
 from autodist_core.loops.calls.graph_mode import graph_mode_iterators
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.function import Function
@@ -50,7 +50,6 @@ class AutoDist:
     >>> distributed.close()
     """
 
-    @arguments_named
     def __init__(
         self, resource_spec: Any = None, strategy: Any = None, share_memory: bool | None = None,
         on_failure: str = "raise", lost_after: float = 60.0, tunnelled: bool = False,

@@ -17,14 +17,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NoReturn
 
 from autodist_core.errors import CaptureError, NotYetError, SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.kernel import mixed_results, with_alike_updates
 from autodist_core.log import log
-from autodist_core.loops.calls.arguments import Same
 from autodist_core.loops.variables import Variables
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -118,23 +116,16 @@ class Engine:
             )
         return alike
 
-    def note_trace(self, name: str, function: Any, anew: str) -> None:
-        """Note that a function was traced and is kept. A warning names a function that has many traces.
-
-        `anew` says for what else than another argument the function is traced anew.
-        """
-        while isinstance(function, partial):
-            function = function.func
-        code = getattr(getattr(function, "__func__", function), "__code__", None)
-        key = Same(function) if code is None else code
-        self._traces[key] += 1
-        if self._traces[key] == _MANY_TRACES:
-            where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    def note_trace(self, name: str, function: Any) -> None:
+        """Note that a function was traced and is kept. A warning names a function that has many traces."""
+        code = getattr(function, "__code__", None)
+        self._traces[code or name] += 1
+        if self._traces[code or name] == _MANY_TRACES:
             log.warning(
                 "%s%s was traced %d times; every trace takes time and memory. A function is traced anew for another "
-                "Python number or object among its arguments: give numbers that change as tensors, among the "
-                "arguments. It is also traced anew %s.",
-                name, where, _MANY_TRACES, anew,
+                "Python number or object that it takes or, in run(), refers to, and where it is marked anew: mark it "
+                "once, and give numbers that change as tensors, among the arguments.",
+                name, f" ({code.co_filename}:{code.co_firstlineno})" if code else "", _MANY_TRACES,
             )
 
     def close(self) -> None:

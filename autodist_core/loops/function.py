@@ -4,7 +4,6 @@ In: the arguments of a call. Out: what the function returns, for the whole batch
 `Function`.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.errors import AutodistError, CaptureError, amount
 from autodist_core.loops.calls.arguments import Arguments
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.calls.graph_mode import drawn
@@ -26,9 +24,6 @@ from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
 from autodist_core.reports import require_steps
 from autodist_core.training import raise_in_words
-
-_OF_SHAPES = re.compile("shape|dimension|size|rank|type", re.IGNORECASE)
-"""Words of TensorFlow's errors about tensors that do not fit."""
 
 
 class Function(TracedFunction):
@@ -77,37 +72,14 @@ class Function(TracedFunction):
 
     @contextmanager
     def _explained(self, arguments: Arguments) -> Iterator[None]:
-        """Say what was wrong with a batch, where TensorFlow only says that shapes or types do not fit."""
+        """Say where an operation of the captured function failed."""
         try:
             yield
-        except (tf.errors.OpError, TypeError, ValueError) as error:
-            # What the function raises on its own account has other words, or is of another class.
-            of_tensorflow = _OF_SHAPES.search(str(error)) and not isinstance(error, AutodistError)
-            reason = self._misfit(arguments) if of_tensorflow else ""
-            if reason:
-                raise CaptureError(f"{reason} TensorFlow says: {error}") from error
+        except tf.errors.OpError as error:
             captured = self._steps.found(arguments)
-            if captured is None or not isinstance(error, tf.errors.OpError):
+            if captured is None:
                 raise
             raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training, captured.notes)
-
-    def _misfit(self, arguments: Arguments) -> str:
-        captured, count = self._steps.found(arguments), arguments.total
-        whole = [shape for shape in captured.whole if shape[0] == count] if captured is not None else []
-        if whole:
-            return (
-                f"{self._name} uses a tensor of shape {whole[0]} that is no argument, and this batch has "
-                f"{amount(count, 'example')}: each replica has its own examples of the batch, and all of that tensor. "
-                "Pass the tensor as an argument, which is split like the batch."
-            )
-        for name, now, before in zip(arguments.names, arguments.specs, self._steps.specs, strict=False):
-            if isinstance(now, tf.TensorSpec) and isinstance(before, tf.TensorSpec) and _kind(now) != _kind(before):
-                return (
-                    f"{self._name}({name}=...) received {now.dtype.name} of shape {now.shape}, and {before.dtype.name} "
-                    f"of shape {before.shape} before, and cannot compute with the former. Only the first axis, the "
-                    "examples, may have another size: cast or reshape the batch, for instance in the dataset's map."
-                )
-        return ""
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The table of what is done with each variable, for a call with these arguments; nothing runs.
@@ -190,10 +162,6 @@ def _no_attribute(function: Any, name: str) -> AttributeError:
         f"graph of all replicas. For the function of one device, as to save it, write tf.function({function.__name__}."
         "python_function)."
     )
-
-
-def _kind(spec: tf.TensorSpec) -> tuple[Any, ...]:
-    return spec.dtype, spec.shape.rank, tuple(spec.shape[1:]) if spec.shape.rank else ()
 
 
 def _as_tensor(value: Any) -> Any:

@@ -47,8 +47,6 @@ class TracedFunction(ABC):
 
     _more = "verify() compares with one device"
     """What a warning says that a user can call."""
-    _anew = "where it is marked anew: mark it once"
-    """For what else than another argument the function is traced anew."""
 
     def __init__(
         self, engine: Engine, function: Callable[..., Any], whole: Collection[str] = (), split: bool = True
@@ -68,7 +66,7 @@ class TracedFunction(ABC):
         return Steps(self._trace, engine.training, admit=engine.admit, added=self._note_added, name=self._name)
 
     def _note_added(self, captured: CapturedFunction) -> None:
-        self._engine.note_trace(self._name, self.python_function, self._anew)
+        self._engine.note_trace(self._name, self.python_function)
         if not self._said and self._engine.training.settings.replicas > 1:
             # `verify` compares variables.
             more = self._more if any(note.startswith(INEXACT) for note in captured.notes) else ""

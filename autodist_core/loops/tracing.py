@@ -62,8 +62,6 @@ class CapturedFunction(Captured):
     """For each result of a function of `run()`: the output with its value on replicas without examples."""
     outer: tuple[Any, ...] = ()
     """Tensors of somebody's trace around it that the function of `run()` uses: inputs behind its arguments."""
-    whole: tuple[tuple[int, ...], ...] = ()
-    """The shapes of the tensors that the function uses and that are neither arguments nor variables."""
     reported: tuple[str, ...] = ()
     """The plan's notes on results that are not one device's."""
 
@@ -165,15 +163,8 @@ def trace_function(
         tuple(entry for entry in entries if entry.spec.name in touched), lines, decided.fixing,
         tuple(tf.TensorSpec.from_tensor(output) for output in results),
         (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.idle,
-        tuple(outer), _fixed_shapes(graph), decided.reported,
+        tuple(outer), decided.reported,
     )
-
-
-def _fixed_shapes(graph: Any) -> tuple[tuple[int, ...], ...]:
-    constants = [operation.outputs[0] for operation in graph.get_operations() if operation.type == "Const"]
-    captured = [placeholder for _, placeholder in graph.captures if placeholder.dtype not in (tf.resource, tf.variant)]
-    shapes = [tensor.shape for tensor in (*constants, *captured)]
-    return tuple({tuple(shape.as_list()): None for shape in shapes if shape.rank and shape.is_fully_defined()})
 
 
 def _require_before(markers: Sequence[Any], after: Collection[str]) -> None:

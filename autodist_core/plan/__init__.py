@@ -1,17 +1,19 @@
 """The plan: a compiled strategy as a table for people, before anything runs.
 
 It is the last step of planning. A CompiledStrategy comes in, and a `Plan` goes out. The module `table` computes the
-content of the plan as values. The modules `text` and `html` make its two forms, and a `Plan` has both (see `shown`).
-The module `links` counts the bytes that a node sends, for the report on where a step's time goes. The module `memory`
-says what the memory of a device must hold, and whether it fits. The module `headline` makes the line that a training
-says once.
+content of the plan as values. The modules `text` and `html` make its two forms, and a `Plan` has both.
+The module `memory` says what the memory of a device must
+hold, and whether it fits. The module `headline` makes the line that a training says once, and counts the bytes that a
+node sends, also for the report on where a step's time goes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 from autodist_core.plan.html import html_of
 from autodist_core.plan.memory import DeviceMemory
-from autodist_core.plan.shown import Shown
 from autodist_core.plan.table import INEXACT, PlanTable, bytes_per_step, notes, plan_table, state_memory
 from autodist_core.plan.text import text_of
 from autodist_core.step.graph_item import GraphItem
@@ -21,6 +23,42 @@ __all__ = [
     "INEXACT", "DeviceMemory", "Plan", "PlanTable", "Shown", "bytes_per_step", "notes", "plan_table", "state_memory",
     "table",
 ]  # fmt: skip
+
+T = TypeVar("T")
+
+
+class Shown(str, Generic[T]):
+    """A string that a notebook shows as HTML.
+
+    >>> class Count(Shown[int]):
+    ...     forms = "{} devices".format, "<div>{}</div>".format
+    >>> count = Count(2)
+    >>> count, count.table, count._repr_html_()
+    ('2 devices', 2, '<div>2</div>')
+    """
+
+    table: T
+    """The content as a value."""
+    forms: ClassVar[tuple[Callable[[Any], str], Callable[[Any], str]]]
+    """The functions that make the text and the HTML of a value, in a subclass."""
+
+    def __new__(cls, table: T) -> Shown[T]:
+        """Make the text of a value."""
+        shown = super().__new__(cls, cls.forms[0](table))
+        shown.table = table
+        return shown
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (self.table,)
+
+    def _repr_html_(self) -> str:
+        """Return the form that Jupyter shows."""
+        return self.forms[1](self.table)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the lines without quotes, as IPython asks for it in a terminal."""
+        del cycle
+        printer.text(str(self))
 
 
 class Plan(Shown[PlanTable]):

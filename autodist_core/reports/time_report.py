@@ -8,7 +8,7 @@ from html import escape
 
 from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
-from autodist_core.plan.links import LinkBytes, bytes_of_links
+from autodist_core.plan.headline import LinkBytes, bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
 from autodist_core.reports.time_text import text_of
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec

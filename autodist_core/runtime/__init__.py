@@ -16,8 +16,7 @@ from autodist_core.runtime.data_pipelines import (
     travelling,
 )
 from autodist_core.runtime.failed_replicas import UNCHANGED
-from autodist_core.runtime.kept_arrays import KeptArrays, KeptRows
-from autodist_core.runtime.kept_bytes import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
+from autodist_core.runtime.kept_arrays import KEPT_VARIABLE, SMALL_GRAPH, KeptArrays, KeptRows, kept_limit
 from autodist_core.runtime.local import LocalSession
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.recovering import RecoveringSession

@@ -1,7 +1,7 @@
 """Arrays that every machine keeps, so that a step feeds only the numbers of rows.
 
 In: the whole arrays of a training's data. Out: variables on the CPU of each machine with replicas, from which the graph
-of a step gathers (`autodist_core.kernel.gathered`). `sent_arrays.py` sends them.
+of a step gathers (`gathered`). `sent_arrays.py` sends them.
 
 A batch is `KeptRows`, one for each array. Whoever asks them for their values gets the rows of the array, so a session
 that keeps nothing feeds them like other arrays. After a loss the next session finds the arrays with the first batch
@@ -15,17 +15,20 @@ that it runs or repeats, and sends them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from autodist_core.kernel import DistributedGraph, Placement, gathered
+from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import stage
 from autodist_core.runtime.sent_arrays import Place, Sender, bytes_of
+from autodist_core.step.editor import Editor
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,3 +160,68 @@ class KeptData:
         names = [f"kept{number}_{index}" for index in range(len(types))]
         self._slots.append(KeptSlot(number, types, self._sender.place(names, types, self._hosts)))
         return self._slots[-1]
+
+
+KEPT_VARIABLE = "AUTODIST_KEPT_BYTES"
+_KEPT_BYTES = 1 << 30
+"""The most bytes of arrays that each machine keeps, unless the environment variable says otherwise."""
+SMALL_GRAPH = 1 << 20
+"""The graph of a dataset with fewer bytes is sent without asking what the steps would send."""
+
+
+def kept_limit(environment: Mapping[str, str] = os.environ) -> int:
+    """The most bytes of arrays that each machine keeps.
+
+    >>> kept_limit({}), kept_limit({"AUTODIST_KEPT_BYTES": "0"})
+    (1073741824, 0)
+    >>> kept_limit({"AUTODIST_KEPT_BYTES": "2 GB"})
+    Traceback (most recent call last):
+    ValueError: AUTODIST_KEPT_BYTES='2 GB' is no number of bytes, such as 2000000000, or 0 to feed every batch.
+    """
+    text = environment.get(KEPT_VARIABLE, str(_KEPT_BYTES))
+    if not text.strip().isdecimal():
+        raise ValueError(
+            f"{KEPT_VARIABLE}={text!r} is no number of bytes, such as 2000000000, or 0 to feed every batch."
+        )
+    return int(text)
+
+
+def gathered(graph: DistributedGraph, replicas: Sequence[Replica], kept: Sequence[str]) -> DistributedGraph:
+    """Return a graph that is fed the row numbers of each replica. `kept` names the array of each captured input.
+
+    In place of the placeholder of each replica's slice is::
+
+        replica1/x = ResourceGather(data/replica1/kept0_0, feed/replica1/rows)
+
+    The node that gathers has the name of the placeholder, so whatever read the placeholder reads the gathered rows.
+
+    The feeds of the graph are those of the first of these replicas.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.kernel.pipeline import build
+    >>> from autodist_core.strategy import PS
+    >>> placement = example_placement(PS())
+    >>> graph = gathered(build(example_step(), placement), placement.replicas, ["kept0_0"])
+    >>> graph.feeds, {node.name: list(node.input) for node in graph.graph_def.node}["replica1/x"]
+    ((('feed/replica0/rows',), ('feed/replica1/rows',)), ['data/replica1/kept0_0', 'feed/replica1/rows'])
+    """
+    if not graph.inputs:
+        return graph
+    editor, feeds = Editor.of(graph.graph_def), []
+    for replica, names in zip(replicas, graph.feeds, strict=False):
+        rows, host = f"feed/{replica.prefix}/rows", replica.host
+        editor.add("Placeholder", rows, device=host, dtype=tf.int64, shape=tf.TensorShape([None]))
+        feeds.append((rows,))
+        for index, name in zip(graph.inputs, names, strict=True):
+            dtype = tf.as_dtype(editor[name].attr["dtype"].type)
+            shape = tf.TensorShape(editor[name].attr["shape"].shape)
+            shape = tf.TensorShape([None, *shape[1:]]) if shape.rank else shape
+            handle = f"data/{replica.prefix}/{kept[index]}"
+            editor.add("VarHandleOp", handle, device=host, dtype=dtype, shape=shape, shared_name=kept[index])
+            editor.remove([name])
+            editor.add(
+                "ResourceGather", name, [handle, rows], host, dtype=dtype, Tindices=tf.int64, batch_dims=0,
+                validate_indices=True,
+            )
+    return replace(graph, graph_def=editor.graph_def(), feeds=tuple(feeds))

@@ -5,8 +5,8 @@ piece of two nodes::
 
     x -> y -> z    becomes    x -> call,  whose function has y -> z
 
-No node outside a piece may stand between two nodes of it (`autodist_core.kernel.analysis.pieces` makes such pieces). A
-piece may read and write variables, whose handles are outside. XLA writes them when the whole function has run.
+No node outside a piece may stand between two nodes of it: `autodist_core.kernel.analysis.compilable` makes such pieces.
+A piece may read and write variables, whose handles are outside. XLA writes them when the whole function has run.
 """
 
 import hashlib

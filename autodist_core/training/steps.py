@@ -120,8 +120,6 @@ class Steps(Generic[B, C]):
         """What `capture` has kept for the first batch, with the signature and the shapes for which it was captured."""
         self.captured: C | None = None
         """The first captured step that was not refused."""
-        self.specs: tuple[Any, ...] = ()
-        """The types and shapes of its batch."""
         self._mentioned = False
         self._announced: Placement | None = None
         """The placement of which it was said what the function does."""
@@ -247,7 +245,7 @@ class Steps(Generic[B, C]):
         with found.captured.lines.told():
             self._session_step(found)
         if self.captured is None:
-            self.captured, self.specs = found.captured, batch.specs
+            self.captured = found.captured
         self._known.setdefault(batch.signature, []).append(found)
         self._added(found.captured)
         return found

@@ -13,7 +13,10 @@ A layer stays Keras's own if it has a mask, is synchronized or renormalizes, com
 axes (of which the kernel is slower), or has other channels than those of the last axis or of the axis behind the batch.
 """
 
-from collections.abc import Iterator, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from typing import Any
@@ -23,7 +26,6 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_keras.capture.hooks import hook
-from autodist_keras.capture.same_formula import largest_difference, plain_settings
 
 KERNEL = "FusedBatchNormV3"
 _NORM = keras.layers.BatchNormalization
@@ -149,3 +151,42 @@ def _difference(rank: int, policy: str, trains: bool, settings: tuple[tuple[str,
         return [y, *tape.gradient(y, of, upstream), *(variable.value for variable in layer.weights)]
 
     return largest_difference(partial(computed, False), partial(computed, True))
+
+
+_PLAIN = int | float | str | None
+"""Settings that are no tensors of some graph, and no objects: with these a trial is made."""
+
+
+def plain_settings(instance: Any, stock: Any, *but: str) -> tuple[tuple[str, Any], ...]:
+    """The settings of an instance that the constructor of a class of Keras's own takes, but for some, by name.
+
+    >>> import keras
+    >>> plain_settings(keras.layers.LeakyReLU(0.5), keras.layers.LeakyReLU)
+    (('negative_slope', 0.5),)
+    """
+    names = inspect.signature(stock.__init__).parameters.keys() - {"self", "name", "kwargs", *but}
+    settings = ((name, getattr(instance, name)) for name in sorted(names))
+    return tuple((name, value) for name, value in settings if isinstance(value, _PLAIN))
+
+
+def largest_difference(own: Callable[[], Sequence[Any]], in_kernel: Callable[[], Sequence[Any]]) -> float:
+    """The largest relative difference between the arrays of two functions: one of Keras's, one in a kernel.
+
+    >>> largest_difference(lambda: [tf.constant([3.0, 4.0])], lambda: [tf.constant([3.0, 5.0])])
+    0.25
+
+    It is infinite where TensorFlow has no such kernel for the type, and where the numbers are not finite.
+    """
+
+    def computed() -> list[list[Any]]:
+        return [[tf.cast(each, tf.float64).numpy() for each in compute()] for compute in (own, in_kernel)]
+
+    # This thread may be tracing a function that may make no more variables. So another thread makes the trial's.
+    with ThreadPoolExecutor(max_workers=1) as outside:
+        try:
+            found = outside.submit(computed).result()
+        except tf.errors.InvalidArgumentError:
+            return math.inf
+    if not all(np.isfinite(each).all() for each in (*found[0], *found[1])):
+        return math.inf
+    return max(float(np.max(np.abs(a - b)) / (np.max(np.abs(a)) or 1.0)) for a, b in zip(*found, strict=True))

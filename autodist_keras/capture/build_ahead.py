@@ -14,13 +14,15 @@ seconds. If it is not certain that only the time changes, nothing is made here.
 True
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import keras
 
-from autodist_keras.valueless import has_values, without_values
+from autodist_core.training import without_value
+from autodist_keras.seams import GLOBAL_ATTRIBUTE
 
 _ONLY_MAKE_VARIABLES = (
     keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.AdamW, keras.optimizers.RMSprop,
@@ -77,3 +79,40 @@ def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[Any]) -> None
 
 def _symbolic(spec: Any) -> keras.KerasTensor:
     return keras.KerasTensor(spec.shape.as_list(), keras.backend.standardize_dtype(spec.dtype))
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Build a model without values in a `with` block: to plan it, or to train one that is larger than the program.
+
+    The layers must know their shapes, as after a `keras.Input`. `compile` stands outside of the block. `plan` needs no
+    values. `fit` makes each variable's first value with its initializer, as Keras would have, and gives it to the
+    machines, one after the other. Whoever looks at a variable before that gets its first value.
+
+    >>> with without_values():
+    ...     model = keras.Sequential([keras.Input((10**6,)), keras.layers.Dense(10**6, use_bias=False)])
+    >>> model.count_params()
+    1000000000000
+    """
+    waiting = GLOBAL_ATTRIBUTE.get()("uninitialized_variables", [], set_to_default=True)
+    before = len(waiting)
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+        for variable in waiting[before:]:
+            shape, make = tuple(variable.shape), partial(variable._initializer, variable.shape, dtype=variable.dtype)
+            options = {"trainable": variable.trainable, "name": variable.name}
+            variable._initialize(without_value(shape, variable.dtype, make, **options))
+    finally:
+        del waiting[before:]
+
+
+def has_values(variables: object) -> bool:
+    """Whether none of these variables was made without a value.
+
+    >>> with without_values():
+    ...     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    >>> has_values(model.variables), has_values([])
+    (False, True)
+    """
+    return not any("make_first_value" in vars(variable.value) for variable in keras.tree.flatten(variables))

@@ -21,9 +21,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_keras.capture.batch_norm_kernel import largest_difference, plain_settings
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import with_wrapped
-from autodist_keras.capture.same_formula import largest_difference, plain_settings
 from autodist_keras.seams import FORMULAS
 
 

@@ -35,7 +35,7 @@ from autodist_core.runtime import composites
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.training import Captured
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, over_replicas, own_steps
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_steps
 from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.draws import place_of_draw
@@ -53,7 +53,7 @@ Degrees = tuple[tuple[int | None, ...], ...]
 class Trace:
     """The records of the hooks while one graph is traced, and the operations that the hooks add.
 
-    `losses.py`, `batch_norm.py`, `over_replicas.py` and `mixing.py` read and write it.
+    `losses.py`, `batch_norm.py` and `mixing.py` read and write it.
 
     >>> from autodist_keras.capture.example import with_trace
     >>> with_trace(lambda trace: trace.share(tf.float32))
@@ -340,7 +340,7 @@ def _hooks(model: Any, trace: Trace, fused_kernels: bool) -> Iterator[None]:
         if fused_kernels:
             hooks.enter_context(normalized(model, trace))
         hooks.enter_context(mixing.watched(model, trace))
-        hooks.enter_context(capture.gathering(lambda value: over_replicas.gathered(value, trace)))
+        hooks.enter_context(capture.gathering(lambda value: batch_norm.gathered(value, trace)))
         yield
 
 

@@ -9,7 +9,8 @@ Afterwards the model has the state that it had before.
 import time
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,9 +27,45 @@ from autodist_keras import checks
 from autodist_keras.capture.hooks import put_back
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
-from autodist_keras.reports.last_fit import LastFit
-from autodist_keras.reports.own_fit import call_fit, takes
+from autodist_keras.reports.own_fit import call_fit, named_arguments, of_batches, takes
 from autodist_keras.training.data_ways import FIT, Way
+
+_GONE = object()
+
+
+class LastFit:
+    """The data of a `fit`, and what else its batches depend on, for `explain()` without arguments.
+
+    The data is not kept alive here, so that memory is free when the user lets go of it.
+
+    >>> import numpy as np
+    >>> x = np.ones((4, 3))
+    >>> fit = LastFit(keras.Sequential(), (x,), {"batch_size": 2, "epochs": 5})
+    >>> fit.arguments["x"] is x, fit.arguments["batch_size"]
+    (True, 2)
+    >>> del x
+    >>> fit.arguments is None
+    True
+    """
+
+    def __init__(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._given = keras.tree.map_structure(_reference, of_batches(model, **named_arguments(model, args, kwargs)))
+
+    @property
+    def arguments(self) -> dict[str, Any] | None:
+        """The arguments of `fit` that give its batches again; None if a part of the data is gone."""
+        found = keras.tree.map_structure(lambda each: each(), self._given)
+        return None if any(each is _GONE for each in keras.tree.flatten(found)) else found
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """A reference that does not keep a value alive, where Python can make one."""
+    try:
+        reference = weakref.ref(value)
+    except TypeError:
+        return lambda: value
+    return lambda: _GONE if (found := reference()) is None else found
+
 
 _WARM_UP, _WARM_UP_SECONDS, _LONGEST_WARM_UP = 3, 0.5, 30
 """The least rounds of Keras's loop before the first that counts, the least seconds that they take, and the most rounds.

@@ -14,11 +14,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from autodist_core.errors import REFUSED, CaptureError
+from autodist_core.kernel import Placement
 from autodist_core.reports.tried import tried
 from autodist_core.runtime import COMPOSITE, Timings
-from autodist_core.training import Steps, Training, raise_in_words
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.index import StepIndex
+from autodist_core.training import Steps, Training, TrainingState, raise_in_words
 from autodist_keras.capture.hooks import undone_if_refused
-from autodist_keras.capture.inference_writes import admitted
 from autodist_keras.capture.optimizers import unbuilt_optimizers
 from autodist_keras.capture.required import require_one_axis, require_rows
 from autodist_keras.capture.tracing import CapturedStep, trace_step
@@ -222,3 +225,36 @@ def _as_tensor(value: Any) -> Any:
 def _one_behind_the_other(parts: Sequence[Any]) -> Any:
     sparse = isinstance(parts[0], tf.SparseTensor)
     return tf.sparse.concat(0, parts) if sparse else tf.concat(parts, axis=0)
+
+
+def admitted(state: TrainingState, item: GraphItem) -> GraphItem:
+    """The step, unless it is refused.
+
+    >>> from autodist_core.runtime.example import example_session
+    >>> from autodist_core.strategy import PS
+    >>> session, train = example_session(PS())
+    >>> admitted(TrainingState(session), train.item) is train.item
+    True
+    >>> session.close()
+    """
+    step, placement = StepIndex.of(item), state.session.placement
+    if item.gradients or step.occurrences:
+        return item
+    placed = placement.owner_of.keys() | placement.parts.keys()
+    for name in sorted(step.written_by_compute & placed):
+        if not _is_written_whole(placement, name):
+            raise CaptureError(
+                f"{REFUSED}trained variable {name!r} is written by a step without an optimizer, as evaluate and "
+                "predict run it, and a server has the variable. Let the layer write it only if training=True, or use "
+                "strategy='AllReduce' with share_memory=False."
+            )
+    return item
+
+
+def _is_written_whole(placement: Placement, name: str) -> bool:
+    """Whether the replicas' writes reach all copies, each once."""
+    if name in placement.parts:
+        return False
+    owner = placement.owner(placement.owner_of[name])
+    only = len(placement.replicas) == 1 and placement.mirror(name, placement.replicas[0])
+    return owner.replica is not None or only == placement.owned_copy(name, owner)

@@ -11,7 +11,7 @@ from autodist_core.auto.choosing import USUAL, Trial
 from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, predict
 from autodist_core.auto.profiles import FORWARD, HANDLING, LATENCY, RING, UPDATE, ClusterProfile, ModelProfile
 from autodist_core.kernel.analysis.factored import AT_ONCE_IN_AGENTS
-from autodist_core.plan.links import LinkBytes, bytes_of_links
+from autodist_core.plan.headline import LinkBytes, bytes_of_links
 from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS, PSLoadBalancing, Sharded
 from tests.planning import cases
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from autodist_core.kernel.analysis import send_stages
+from autodist_core.kernel.passes import compile as compiling
 from autodist_core.runtime import transfers
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
@@ -56,7 +56,7 @@ def test_models_over_four_hosts(network, name):
 @pytest.mark.parametrize("name", ["embedding", "lstm", "heads"])
 def test_replicas_that_xla_compiles_train_over_two_hosts(network, monkeypatch, name):
     """Each replica's compute is many pieces: one for each gradient."""
-    monkeypatch.setattr(send_stages, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(compiling, "BUCKET_BYTES", 1)
     reference = BY_NAME[name].compiled_with(lambda: {"jit_compile": True})
     with OverHosts(reference, network.spec(cpus=[1, 2], hosts=network.hosts[:2])) as hosts:
         for builder in ("Parallax", "AllReduce"):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.support.models import DENSE, dense_data
-from tests.support.training import assert_equal_training
+from tests.support.models import DENSE, dense_data, even_data
+from tests.support.training import QUIET, assert_equal_training, compiled, distributed
 
 
 @pytest.mark.quick("17-8-3-True", "10-2-3-False")
@@ -29,3 +29,20 @@ def test_sample_weights_that_differ_between_replicas():
     data = dense_data()
     weights = np.linspace(0.0, 3.0, len(data.x)) ** 2
     assert_equal_training(DENSE, replicas=3, data=type(data)(data.x, data.y, weights))
+
+
+TRAININGS = 2
+
+
+@pytest.mark.parametrize(("strategy", "share_memory"), [("PS", None), ("AllReduce", False), ("PartitionedPS", False)])
+def test_trainings_repeat(strategy: str, share_memory: bool | None):
+    """Four replicas: sums of more than two tensors have an order, and it must be the same each time."""
+    data, ends = even_data(), []
+    for _ in range(TRAININGS):
+        model = compiled(DENSE, "adam")
+        with distributed(model, strategy, replicas=4, share_memory=share_memory) as front:
+            losses = front.fit(data.x, data.y, epochs=10, **QUIET).history["loss"]
+        ends.append([np.asarray(losses), *model.get_weights()])
+    names = ["losses", *(weight.path for weight in model.weights)]
+    for name, values in zip(names, zip(*ends, strict=True), strict=True):
+        assert all(np.array_equal(values[0], value) for value in values[1:]), name

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import named
-from tests.support.models import BATCH, DENSE, Data, ReferenceModel, dense_data, dense_model, even_data
+from tests.support.models import BATCH, DENSE, TWICE, Data, ReferenceModel, dense_data, dense_model, even_data
+from tests.support.models import MODELS as PLAIN
 from tests.support.training import QUIET, assert_equal_training, assert_same_numbers
 
 layers = keras.layers
@@ -229,3 +230,16 @@ def test_mixed_precision(policy: str, overflow: bool, tolerance: float, share_me
     assert_equal_training(DENSE, program, replicas=3, share_memory=share_memory, tolerance=tolerance)
     assert scaling[0] == scaling[1]
     assert scaling[0][0] == (6 if overflow else 8)
+
+
+# Loops, weights of two layers, tables that are also read whole, conditionals, recomputation, updates by turns.
+CASES = {model.name: model for model in (*PLAIN, *TWICE, *MODELS.values()) if model.name != "deep"}
+
+
+@pytest.mark.quick("tied_table-sgd-2", "adversarial-adam-3")
+@pytest.mark.parametrize(
+    ("name", "optimizer", "replicas"),
+    [(name, *(("sgd", 2), ("adam", 3))[turn % 2]) for turn, name in enumerate(CASES)],
+)
+def test_gathered_weights_equal_those_of_one_device(name: str, optimizer: str, replicas: int):
+    assert_equal_training(CASES[name], optimizer=optimizer, strategy="Gathered", replicas=replicas)

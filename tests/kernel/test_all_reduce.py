@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from autodist_core.capture import capture
 from autodist_core.kernel import build
-from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS
+from autodist_core.kernel.passes.synchronizer.rows import KEYS, LENGTHS
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import dense_step, dense_variables, trace
 from tests.kernel.graphs import (

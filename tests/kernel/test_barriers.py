@@ -8,7 +8,7 @@ from tensorflow.python.framework import op_def_registry
 
 from autodist_core import GraphItem
 from autodist_core.kernel import build
-from autodist_core.kernel.analysis import failing
+from autodist_core.kernel.passes import barriers
 from autodist_core.step.naming import node_of
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
 from tests.kernel.graphs import ancestors, layered_item, layered_variables, machine, nodes_of, placed
@@ -45,4 +45,4 @@ def test_on_processors_the_last_layer_is_written_while_the_first_ones_gradient_i
 
 
 def test_what_is_taken_for_safe_exists():
-    assert [name for name in failing._SAFE_IN_TAPE if op_def_registry.get(name) is None] == []
+    assert [name for name in barriers._SAFE_IN_TAPE if op_def_registry.get(name) is None] == []

@@ -126,7 +126,7 @@ def test_small_variables_over_hosts_travel_together_and_get_the_values_that_they
             copies.set(name, before[name])
         graph = build(item, session.placement, active, (StateCombiner(), Order()))
         packed = {node.name.split("/")[2] for node in graph.graph_def.node if node.name.startswith("combine/packed/")}
-        assert packed == ({*SHAPES, "all"} if over_hosts else set())
+        assert packed == ({*SHAPES} if over_hosts else set())
         session.import_graph(graph, "combine")(*map(float, counts), float(sum(counts)))
         states.append({name: copies.whole(name) for name in names})
         session.close()

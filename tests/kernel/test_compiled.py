@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from autodist_core import ResourceSpec
 from autodist_core.kernel import Tasks, build, place
-from autodist_core.kernel.analysis import send_stages
+from autodist_core.kernel.passes import compile as compiling
 from autodist_core.strategy import AllReduce
 from tests.equality.test_optimizers import OPTIMIZERS, REFERENCES
 from tests.kernel.graphs import ancestors, compiled, machine, placed
@@ -199,7 +199,7 @@ def test_replicas_run_one_function_and_nothing_is_compiled_unless_asked_for():
 
 def test_over_machines_the_first_gradients_are_sent_before_the_last_piece_has_run(monkeypatch):
     """On one machine, compute is one piece; over machines, a piece ends where a collective is full."""
-    monkeypatch.setattr(send_stages, "BUCKET_BYTES", 5 * 8 * 6)
+    monkeypatch.setattr(compiling, "BUCKET_BYTES", 5 * 8 * 6)
 
     def build_model():
         layers = [keras.layers.Dense(6, activation="gelu") for _ in range(4)]

@@ -11,7 +11,7 @@ from autodist_core import GraphItem, ResourceSpec, Variable
 from autodist_core.capture import capture
 from autodist_core.kernel import arrange, build, sizes_apart
 from autodist_core.plan import plan_table
-from autodist_core.plan.links import bytes_of_links
+from autodist_core.plan.headline import bytes_of_links
 from autodist_core.reports import planned
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR

@@ -4,8 +4,8 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.kernel import build, place
+from autodist_core.kernel.placement.arrangement import memories
 from autodist_core.kernel.placement.devices import Tasks
-from autodist_core.kernel.placement.shared_memory import memories
 from autodist_core.strategy import PS, AllReduce, Parallax
 from tests.kernel.graphs import compiled, dense_item, machine, table_item
 
@@ -16,16 +16,11 @@ APART = [
 ]
 
 
-@pytest.mark.parametrize("builder", EXACT, ids=str)
-def test_what_is_exact_shares_unless_told_otherwise(builder):
-    strategy = compiled(dense_item(), builder, machine(cpus=2))
-    assert [memories(strategy, asked) for asked in (None, True, False)] == [(0, 0), (0, 0), (0, 1)]
-
-
-@pytest.mark.parametrize("builder", APART, ids=str)
-def test_what_needs_a_copy_for_each_replica_does_not_share(builder):
-    strategy = compiled(table_item(), builder, machine(cpus=2))
-    assert [memories(strategy, asked) for asked in (None, True, False)] == [(0, 1), (0, 1), (0, 1)]
+@pytest.mark.parametrize("builder", [*EXACT, *APART], ids=str)
+def test_what_is_exact_shares_unless_told_otherwise_and_what_needs_a_copy_for_each_replica_does_not(builder):
+    strategy = compiled(table_item() if builder in APART else dense_item(), builder, machine(cpus=2))
+    shared = (0, 1) if builder in APART else (0, 0)
+    assert [memories(strategy, asked) for asked in (None, True, False)] == [shared, shared, (0, 1)]
 
 
 TWO_NODES = ResourceSpec({

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.loop_optimizers import WAYS
+from tests.support.loop_steps import STEPS
 from tests.support.loops import BATCHES, assert_equal_loops, batches, values
 from tests.support.strategies import BUILDERS
 
@@ -87,3 +88,16 @@ def test_a_loop_equals_one_device(model: str, way: str, strategy: str, replicas:
 ])  # fmt: skip
 def test_replicas_that_share_their_memory_equal_one_device(model: str, way: str, strategy: str):
     assert_equal_loops(Trains(model, way), strategy, share_memory=True)
+
+
+STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
+
+
+@pytest.mark.quick(
+    "clipped_by_norm-PartitionedPS", "sum_by_global_size-AllReduce", "cond_on_a_variable-AllReduce",
+    "while_in_the_forward_pass-PS", "sharpness_aware-PartitionedPS", "applied_three_times-PS",
+    "against_the_signs_of_the_examples-PartitionedPS", "gradients_of_two_losses-PS",
+)  # fmt: skip
+@pytest.mark.parametrize(("step", "strategy"), [(step, STRATEGIES[turn % 3]) for turn, step in enumerate(STEPS)])
+def test_a_step_equals_one_device(step: str, strategy: str):
+    assert_equal_loops(STEPS[step], strategy)

@@ -35,20 +35,20 @@ INSIDE = {
         "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "alike", "kernel",
         "passes",
     ),
-    "autodist_core.forecast": ("liveness", "tensors", "available", "needs"),
-    "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving", "words"),
+    "autodist_core.forecast": ("liveness", "tensors", "needs"),
+    "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving"),
     "autodist_core.training": (
-        "entries", "homes", "patience", "devices", "settings", "strategies", "in_graphs", "watching", "first_values",
+        "entries", "homes", "patience", "devices", "settings", "in_graphs", "watching", "first_values",
         "life", "state", "compressor_state", "sessions", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
         "calls", "variables", "engine", "gradients", "nested_markers", "combining", "inside", "tracing",
         "replica", "traced_function", "function", "autodist", "distribute",
     ),
-    "autodist_core.loops.calls": ("as_written", "outside_trace", "outer_tapes", "graph_mode", "arguments"),
+    "autodist_core.loops.calls": ("as_written", "outer_tapes", "graph_mode", "arguments"),
     "autodist_core.loops.gradients": ("own_gradients", "summed_again", "updates"),
     "autodist_core.loops.combining": (
-        "side_state", "recomputed", "joining", "totals", "own_writes", "mixing_notes", "updates_by_hand", "deciding",
+        "side_state", "recomputed", "joining", "totals", "own_writes", "updates_by_hand", "deciding",
     ),
     "autodist_core.capture.gradients": ("terms", "recording", "weighing"),
     "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "joining", "given", "flow"),
@@ -60,7 +60,7 @@ INSIDE = {
         "by_example", "arithmetic", "slices", "picking", "products", "counting", "ragged", "along_axes", "moving",
         "inner", "lists", "writes", "table",
     ),
-    "autodist_keras": ("seams", "checks", "valueless", "capture", "training", "reports"),
+    "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
 EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "ports", "editor", "enclosing", "draws", "index"))

@@ -8,13 +8,20 @@ In: a traced step. Out: a `CaptureError` for each operation that makes such a lo
 On one device `g` is the whole batch's gradient. A replica that computes the second loss has only its own gradient.
 Norms of gradients, and weights after a step of an inner loop, are not linear in it. If the function adds the gradient
 up over the replicas (`all_reduce`), each replica has the whole batch's.
+
+A step that stores a gradient in a variable, and changes the stored value nonlinearly before `apply`, is refused, too::
+
+    stored.assign_add(g); apply(2 * stored)             passes: the replicas' sums add up
+    stored.assign_add(g); apply(stored / norm(stored))  is refused: each would divide by the norm of its own sum
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from autodist_core.capture.linearity import LINEAR, SCALING
 from autodist_core.capture.tape import Tape
-from autodist_core.capture.traced import Traced
+from autodist_core.capture.traced import Marked, Traced
+from autodist_core.capture.traversal import sources
 from autodist_core.errors import CaptureError
 
 _LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Add", "AddV2", "Neg", "Squeeze", "ExpandDims",
@@ -93,3 +100,53 @@ def _culprit(gradient: Any, calls: dict[str, int], ours: set[str], created: dict
             waiting.extend(output for output in following if output.name not in reached)
             reached.update(output.name for output in following)
     return culprit if again else None
+
+
+def changed_in_variables(traced: Traced, tape: Tape, updates: Collection[str]) -> Iterator[CaptureError]:
+    """Yield an error for each gradient that was stored in a variable in this step, and then changed nonlinearly.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.capture.example import example_traced
+    >>> stored = tf.Variable(tf.zeros([3, 1]))
+    >>> def clipped(gradient):
+    ...     return tf.clip_by_norm(stored.assign_add(gradient), 1.0)
+    >>> traced = example_traced(changed=clipped)
+    >>> for error in changed_in_variables(traced, Tape(), traced.updates):
+    ...     print(str(error).partition(" (")[0])
+    the gradient of 'kernel' is computed from gradients that this step stored in a variable
+    """
+    created = {operation.name: index for index, operation in enumerate(traced.graph.get_operations())}
+
+    def left_in(read: Any) -> bool:
+        """Whether the step writes a value made of gradients to a variable before this read of the variable."""
+        return any(
+            writer.type.startswith("Assign") and writer.name not in updates and tape.reaches(writer.inputs[1].op)
+            and created[writer.name] < created[read.name] for writer in read.inputs[0].consumers()
+        )
+
+    for gradient in traced.gradients:
+        # Values made of a gradient behind its cut are the whole batch's, also those that a variable stores.
+        if not tape.reaches(gradient.values.op):
+            for read in _changed_reads(gradient, tape):
+                if left_in(read):
+                    yield CaptureError(
+                        f"the gradient of {gradient.variable!r} is computed from gradients that this step stored in a "
+                        f"variable (read at {read.name!r}), and not linearly: each replica would store and use its "
+                        "own. Let the optimizer keep such state (momentum, gradient_accumulation_steps) and clip."
+                    )
+                    break
+
+
+def _changed_reads(gradient: Marked, tape: Tape) -> Iterator[Any]:
+    """Yield the reads of variables behind which operations that are not linear make a gradient."""
+    waiting, seen = [(gradient.values.op.inputs[0].op, False)], set()
+    while waiting:
+        operation, transformed = waiting.pop()
+        if (operation.name, transformed) in seen or tape.made(operation):
+            continue
+        seen.add((operation.name, transformed))
+        if operation.type != "ReadVariableOp":
+            linear = operation.type in LINEAR or operation.type in SCALING
+            waiting.extend((source, transformed or not linear) for source in sources(operation))
+        elif transformed:
+            yield operation

@@ -5,8 +5,8 @@ In reading order:
 - ``deadlines``: for how long the chief waits for each kind of answer.
 - ``child_agent``, ``agent_over_ssh``, ``scheduled_agent``: an agent as a child of this process, as a process on another
   machine that is started over ssh, and as one that a scheduler starts.
-- ``start_agent``: chooses one of the three for a node.
-- ``agent_handle``: orders and answers, signs of life, and the last lines of the agent's log.
+- ``agent_handle``: starts one of the three for a node; orders and answers, signs of life, and the last lines of the
+  agent's log.
 - ``in_parallel``: one action on several agents at the same time.
 
 It imports ``protocol`` and ``ssh``. The folders ``doctor`` and ``chief`` import it.

@@ -1,7 +1,9 @@
-"""The chief's handle on one agent: it sends orders, waits for the answers, and keeps the last lines of the agent's log.
+"""Start the agent of one node, and keep the chief's handle on it.
 
-In: an `AgentProcess`. Out: the answers to orders; the time of the last message, from which the watch over the cluster
-concludes whether the agent lives; and the agent's log, through the logger ``autodist.<address>``.
+In: a node, and then orders. The handle sends orders, waits for the answers, and keeps the last lines of the agent's
+log. An agent is a child on the chief's node, else it is started over ssh or where a scheduler started it. Out: the
+answers to orders; the time of the last message, from which the watch over the cluster concludes whether the agent
+lives; and the agent's log, through the logger ``autodist.<address>``.
 """
 
 from __future__ import annotations
@@ -16,13 +18,41 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from autodist_core.cluster.agents.start_agent import AgentProcess
+from autodist_core.cluster.agents.agent_over_ssh import AgentOverSSH
+from autodist_core.cluster.agents.child_agent import ChildAgent
+from autodist_core.cluster.agents.deadlines import Deadlines
+from autodist_core.cluster.agents.scheduled_agent import ScheduledAgent
 from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.errors import LaunchError
-from autodist_core.resource_spec import Node
+from autodist_core.resource_spec import Node, SSHGroup
 
 if TYPE_CHECKING:  # paramiko is imported when the first agent is started over ssh
     from autodist_core.cluster.ssh import Connection
+
+AgentProcess = ChildAgent | AgentOverSSH | ScheduledAgent
+"""The process of one agent, in whatever way it was started, and the pipes to it. Its `connection` is the ssh connection
+to its machine, if there is one. It says how the process ended, kills it, and closes the pipes."""
+
+
+def start_agent(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: float) -> AgentProcess:
+    """Start the agent of a node, or connect to the one that a scheduler started there.
+
+    Over ssh, a connection that is silent for longer than `keepalive` seconds is closed.
+
+    >>> agent = start_agent(Node("localhost", chief=True), SSHGroup(), Deadlines(), keepalive=10)
+    >>> agent.connection is None
+    True
+    >>> agent.close()
+    """
+    env = {"TF_CPP_MIN_LOG_LEVEL": "1", **dict(group.shared_envs)}
+    if not node.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = "-1"
+    if node.chief:
+        return ChildAgent(env)
+    if node.agent_port is not None:
+        return ScheduledAgent(node.address, node.agent_port, deadlines.scheduled)
+    return AgentOverSSH(node, group, env, deadlines.connect, keepalive)
+
 
 DESCRIBED: dict[str, Message] = {}
 """How the agent of each machine described it, the last time that it was asked in this process."""
@@ -172,4 +202,3 @@ class AgentHandle:
         if not _ROUTINE_LINE.match(text):
             self.log.append(text)
         self._logger.debug("%s: %s", self.node.address, text)
-

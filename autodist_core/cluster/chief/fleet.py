@@ -8,7 +8,7 @@ import time
 from numbers import Real
 
 from autodist_core.cluster.chief.cluster import LOST_AFTER_SECONDS, Cluster
-from autodist_core.cluster.doctor.before_start import require_startable
+from autodist_core.cluster.doctor.examination import require_startable
 from autodist_core.errors import LaunchError, NodeLostError, ResourceSpecError, did_you_mean
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.log import log, stage

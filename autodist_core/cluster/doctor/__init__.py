@@ -2,7 +2,6 @@
 
 In reading order:
 
-- ``before_start``: what must be right on this machine before an agent is started.
 - ``requirements``: what a node must have, compared with what its agent says of the node.
 - ``report``: what an examination found of each node and of each pair of nodes, frozen.
 - ``examination``: starts an agent on every node, asks each what it has, and lets each reach every other one.

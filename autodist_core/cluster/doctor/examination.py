@@ -5,6 +5,7 @@ lets each agent try to reach all others. A node with a problem takes no part in 
 on, so that one examination finds all problems. In: a ResourceSpec. Out: a report, and the agents, which still run.
 """
 
+import os
 import secrets
 import threading
 import time
@@ -12,16 +13,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle
+from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle, start_agent
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents, run_in_parallel
-from autodist_core.cluster.agents.start_agent import start_agent
-from autodist_core.cluster.doctor.before_start import port_range, require_startable
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
 from autodist_core.cluster.protocol import probes
+from autodist_core.cluster.protocol.handshake import job_secret
 from autodist_core.cluster.protocol.sockets import is_of_this_machine
-from autodist_core.errors import LaunchError, amount
+from autodist_core.errors import LaunchError, ResourceSpecError, amount
 from autodist_core.log import Waiting
 from autodist_core.resource_spec import Node, ResourceSpec
 
@@ -196,3 +196,45 @@ class _Examiner:
                     ))
                     return [other for other in agents if other is not agent]
         return agents
+
+
+def require_startable(spec: ResourceSpec) -> None:
+    """Raise unless this program can start the agents of a resource spec, as far as this machine alone can tell.
+
+    A front asks before its loop begins, and the examination asks again.
+
+    >>> os.environ["AUTODIST_PORTS"] = "abc"
+    >>> require_startable(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}))
+    Traceback (most recent call last):
+    autodist_core.errors.LaunchError: AUTODIST_PORTS='abc' is not a range of ports such as '20000-20099'.
+    >>> del os.environ["AUTODIST_PORTS"]
+    """
+    port_range()
+    Deadlines.from_environment()
+    if any(node.agent_port is not None for node in spec.nodes):
+        # A scheduler has said which process is the chief's.
+        job_secret()
+    elif len(spec.nodes) > 1 and not is_of_this_machine(spec.chief.address):
+        here = [node.address for node in spec.nodes if is_of_this_machine(node.address)]
+        if here:
+            raise ResourceSpecError(
+                f"{spec.source}: 'chief: true' is on {spec.chief.address}, and this machine, where your program runs, "
+                f"is {' and '.join(here)}. Move 'chief: true' there, or start the program on {spec.chief.address}."
+            )
+
+
+def port_range() -> list[int]:
+    """The ports that AUTODIST_PORTS="first-last" allows for servers; empty if any port is allowed.
+
+    >>> os.environ["AUTODIST_PORTS"] = "20000-20002"
+    >>> port_range()
+    [20000, 20001, 20002]
+    >>> del os.environ["AUTODIST_PORTS"]
+    """
+    text = os.environ.get("AUTODIST_PORTS", "")
+    if not text:
+        return []
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal() and 0 < int(first) <= int(last or first) < 65536):
+        raise LaunchError("", f"AUTODIST_PORTS={text!r} is not a range of ports such as '20000-20099'.")
+    return list(range(int(first), int(last or first) + 1))

@@ -9,13 +9,12 @@ its cause. In reading order:
 - ``known_hosts``: whether the server is the right machine.
 - ``login``: the keys and the password that are offered to the server.
 - ``route``: all of these in order, over jump hosts too.
-- ``connection``: a login on one machine, and ``process``: a program that runs there.
+- ``connection``: a login on one machine, and a program that runs there.
 
 It imports no other folder of the cluster. The folder ``agents`` imports it.
 """
 
-from autodist_core.cluster.ssh.connection import Connection
-from autodist_core.cluster.ssh.process import Process
+from autodist_core.cluster.ssh.connection import Connection, Process
 from autodist_core.cluster.ssh.route import connect
 
 __all__ = ["Connection", "Process", "connect"]

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.kernel.alike.roles import NotAlikeError, Roles
-from autodist_core.kernel.analysis.pieces import pieces
+from autodist_core.kernel.analysis.compilable import pieces
 from autodist_core.step import naming
 from autodist_core.step.enclosing import Body
 from autodist_core.step.grouping import grouped

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
-from autodist_core.kernel.analysis.compute import compute_of
+from autodist_core.kernel.analysis.gradient_flow import compute_of
 from autodist_core.kernel.analysis.products import Product
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel

@@ -13,16 +13,14 @@ aggregation becomes the mean over the active replicas, weighted by their numbers
 the value of the first active replica. The state of a seed generator is equal on all active replicas. It is sent to the
 idle replicas only.
 
-Over several machines, small variables of one type travel in one message to the first replica, in whichever way they are
-combined, and what all replicas get travels back in one.
+Over several machines, small variables of one type that are combined in one way travel to the first replica in one
+message, and what all replicas get travels back in one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 
 import tensorflow as tf
 
@@ -57,21 +55,19 @@ class StateCombiner(Kernel):
         if len(draft.placement.replicas) == 1:
             return
         idle = len(draft.active_replicas) < len(draft.placement.replicas)
-        together: dict[tuple[str, tuple[str, ...]], list[Variable]] = {}
+        together: dict[tuple[str, str, tuple[str, ...]], list[Variable]] = {}
         for name in sorted(draft.step.written_by_compute):
             variable = draft.step.variables[name]
             if (idle or is_combined(variable)) and len(draft.placement.copies(name)) > 1:
                 devices = tuple(draft.placement.mirror(name, replica).device for replica in draft.placement.replicas)
-                together.setdefault((variable.dtype, devices), []).append(variable)
-        for (dtype, devices), group in together.items():
+                together.setdefault((variable.dtype, variable.combined, devices), []).append(variable)
+        if tuple(draft.active) == (0,):
+            # The sum of replica 0 alone is what it has.
+            together = {key: group for key, group in together.items() if key[1] != "sum"}
+        for (dtype, way, devices), group in together.items():
             are_packed = _is_packed(tf.as_dtype(dtype), devices)
-            # Those that are combined in one way follow each other.
-            group.sort(key=_combined)
             for bundle in packing.bundles(group, _spec) if are_packed else [[variable] for variable in group]:
-                _combine(draft, bundle)
-
-
-_combined = attrgetter("combined")
+                _combine(draft, _Pack(draft, bundle, way))
 
 
 def _spec(variable: Variable) -> tf.TensorSpec:
@@ -84,43 +80,11 @@ def _is_packed(dtype: tf.DType, devices: Collection[str]) -> bool:
     return packing.apart(devices) and (dtype.is_floating or (dtype.is_integer and on_cpus))
 
 
-def _combine(draft: Draft, bundle: list[Variable]) -> None:
-    ways = {way: list(group) for way, group in groupby(bundle, _combined)}
-    if len(draft.active) == 1 and draft.active[0] == 0:
-        # The sum of replica 0 alone is what it has.
-        ways.pop("sum", None)
-    packs = [_Pack(draft, group, way) for way, group in ways.items()]
-    of_packs = _brought(draft, packs) if len(packs) > 1 else [
-        {index: pack.read(draft.placement.replicas[index]) for index in _sources(draft, pack.way)} for pack in packs
-    ]  # fmt: skip
-    for pack, values in zip(packs, of_packs, strict=True):
-        _combine_values(draft, pack, values)
-
-
-def _brought(draft: Draft, packs: Sequence[_Pack]) -> list[dict[int, str]]:
-    """Bring all packs of each replica to the first one together; return the values of each pack by replica."""
-    whole = _Pack(draft, [variable for pack in packs for variable in pack.group], "all")
-    first, values = whole.device(draft.placement.replicas[0]), {}
-    for index in sorted({0, *draft.active}):
-        replica = draft.placement.replicas[index]
-        values[index] = packing.unpacked(
-            draft, f"{whole.label}/ways_{replica.prefix}", whole.read(replica),
-            [tuple(pack.spec.shape) for pack in packs], whole.dtype, first,
-        )
-    return [
-        {index: values[index][number] for index in _sources(draft, pack.way)} for number, pack in enumerate(packs)
-    ]
-
-
-def _sources(draft: Draft, way: str) -> list[int]:
-    """The replicas whose values count. Between steps, replica 0 has the sum: its copy counts even if it is idle."""
-    return sorted({0, *draft.active}) if way == "sum" else list(draft.active)
-
-
-def _combine_values(draft: Draft, pack: _Pack, of_replicas: Mapping[int, str]) -> None:
+def _combine(draft: Draft, pack: _Pack) -> None:
     way, dtype, label, replicas = pack.way, pack.dtype, pack.label, draft.placement.replicas
-    sources, values = [*of_replicas], [*of_replicas.values()]
-    device = pack.device(replicas[0])
+    # Between steps, replica 0 has the sum: its copy counts even if it is idle.
+    sources = sorted({0, *draft.active}) if way == "sum" else draft.active
+    values, device = [pack.read(replicas[index]) for index in sources], pack.device(replicas[0])
     if way == "sum":
         pack.write(draft.add_up(f"{label}/sum", values, dtype, device), replicas[:1])
         pack.clear([replicas[index] for index in sources[1:]])
@@ -140,7 +104,6 @@ class _Pack:
 
     def __init__(self, draft: Draft, group: list[Variable], way: str) -> None:
         self._draft, self._names = draft, [variable.name for variable in group]
-        self.group = group
         self.way, self.dtype = way, tf.as_dtype(group[0].dtype)
         self._shapes = [variable.shape for variable in group]
         place = naming.safe(group[0].name)

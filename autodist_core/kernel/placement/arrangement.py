@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
-from autodist_core.kernel.placement.shared_memory import memories
+from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
-from autodist_core.strategy.synchronizers import PSPlan
+from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan, allows_lead
+from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 
 
 @dataclass(frozen=True)
@@ -125,3 +125,34 @@ def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
     if item.cross_replica_maxima:
         return "the step takes the largest of something over all replicas (ragged tensors made dense, float8 layers)"
     return ""
+
+
+def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
+    """Return for each replica the index of the first replica with the same memory. Two machines with two devices each::
+
+        (0, 0, 2, 2)    the replicas of each machine share memory
+        (0, 1, 2, 3)    each replica has copies of its own
+
+    CPU devices of one process can share memory. No gradient travels between such replicas, so none is compressed, and
+    no replica can be ahead of another. So a strategy with a compressor or with staleness gets copies for each replica.
+
+    `asked` is the setting `share_memory`. False gives each replica copies of its own. Otherwise the strategy decides.
+
+    >>> from autodist_core import GraphItem, ResourceSpec, StrategyCompiler
+    >>> from autodist_core.step.graph_item import Variable
+    >>> from autodist_core.strategy import PS
+    >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
+    >>> memories(strategy, None), memories(strategy, False)
+    ((0, 0), (0, 1))
+    """
+    alone = tuple(range(len(strategy.replicas)))
+    synchronizers = [synchronizer for plan in strategy.variables for _, synchronizer in plan.pieces]
+    if asked is False or any(
+        each.compressor != "NoneCompressor" if isinstance(each, AllReducePlan) else allows_lead(each)
+        for each in synchronizers
+    ):
+        return alone
+    devices = [DeviceSpec.parse(name) for name in strategy.replicas]
+    places = [device.address if device.kind == "CPU" else device for device in devices]
+    return tuple(places.index(place) for place in places)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from autodist_core.errors import AutodistError, CaptureError, NotYetError
-from autodist_core.kernel.analysis.compute import compute_of
+from autodist_core.kernel.analysis.gradient_flow import compute_of
 from autodist_core.kernel.placement.placement import Placement
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.index import StepIndex

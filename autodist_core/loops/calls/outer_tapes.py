@@ -1,17 +1,18 @@
-"""Refuse the gradient that a tape around a call of a marked function would compute.
+"""Refuse the gradient that a tape around a call of a marked function would compute, and leave a trace for a while.
 
 In: the results of a call, and the variables and arguments on which they depend. Out: the same results. A tape that
 records now raises an error when it is asked for a gradient of them: the call ran on the replicas, where no tape of the
 user's process sees it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.seams.table import TAPE_RECORDS
+from autodist_core.seams.table import RESTART_TAPES, STOP_TAPES, TAPE_RECORDS
 
 
 def without_gradient(name: str, results: Any, made_of: Iterable[Any]) -> Any:
@@ -50,3 +51,28 @@ def without_gradient(name: str, results: Any, made_of: Iterable[Any]) -> Any:
 def _is_number(value: Any) -> bool:
     dtype = tf.as_dtype(value.dtype)
     return bool(dtype.is_floating or dtype.is_complex)
+
+
+@contextmanager
+def outside_trace() -> Iterator[None]:
+    """Run a block outside of the graphs that are being traced, in the same thread.
+
+    What libraries keep for each thread is there: Keras keeps its dtype policy and its random seeds so.
+
+    >>> x = tf.Variable(3.0)
+    >>> @tf.function
+    ... def traced():
+    ...     with outside_trace():
+    ...         with tf.GradientTape() as tape:
+    ...             y = x * x
+    ...         print(tf.executing_eagerly(), tape.gradient(y, x).numpy())
+    >>> traced()
+    True 6.0
+    """
+    with tf.init_scope():
+        # The scope stops all tapes, those that begin inside, too.
+        RESTART_TAPES.get()()
+        try:
+            yield
+        finally:
+            STOP_TAPES.get()()

@@ -1,7 +1,8 @@
 """What counts how over the replicas: losses, results, and writes of a function's own variables.
 
 In: a traced function, its gradients, and the state of each tensor (see `autodist_core.capture.batch_axis`). Out: the
-decisions with which the function is captured. `deciding` asks the other modules::
+decisions with which the function is captured. `deciding` asks the other modules, and makes the plan's notes on other
+numbers than one device's::
 
     side_state       how additions to metrics count over replicas
     own_writes       which other writes to variables are refused
@@ -9,5 +10,4 @@ decisions with which the function is captured. `deciding` asks the other modules
     totals           which sums and means are the whole batch's before more is computed from them
     recomputed       what runs once more for the whole batch
     joining          how the replicas' results become one
-    mixing_notes     what the plan says of other numbers than one device's
 """

@@ -7,26 +7,37 @@ results count as they must, and how the replicas' results become one::
     decided_for_each_replica    a function of run(), with tf.distribute's meaning: gradients are added up
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
-from autodist_core.capture.batch_axis import Kind, State, follow, joined, sentences, to_be_joined
+from autodist_core.capture.batch_axis import (
+    REDUCED,
+    Found,
+    Kind,
+    State,
+    UncombinedResult,
+    follow,
+    joined,
+    sentences,
+    to_be_joined,
+)
 from autodist_core.capture.gradients import weighing
 from autodist_core.capture.gradients.recording import Differentiation, Recording
 from autodist_core.capture.gradients.terms import Term, sum_of, terms_of, without
 from autodist_core.capture.traced import Counted, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
-from autodist_core.loops.combining.mixing_notes import said_of, said_of_results
 from autodist_core.loops.combining.own_writes import require_averaged, require_combined, require_no_rows
 from autodist_core.loops.combining.recomputed import find_recomputed
 from autodist_core.loops.combining.side_state import additions, counted
 from autodist_core.loops.combining.totals import with_totals
 from autodist_core.loops.combining.updates_by_hand import averaged_by_hand, summed_with_itself
 from autodist_core.loops.gradients.updates import Updates
+from autodist_core.plan import INEXACT
+from autodist_core.reports import Reason
 from autodist_core.step.graph_item import Joined
 
 
@@ -192,3 +203,47 @@ def _on_idle_replicas(
 
 def _joined(outputs: Sequence[Any], hows: Sequence[str]) -> tuple[Joined, ...]:
     return tuple(Joined(name_of(output), how) for output, how in zip(outputs, hows, strict=True))
+
+
+def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
+    """The notes on what may be a reason for other variables. Those that begin with "not exact" are certain.
+
+    >>> said_of(Found(), [])
+    ()
+    """
+    at, named = sentences.at, sentences.named
+    said: list[str] = [
+        Reason.of(
+            f"{INEXACT}: {sentences.mixing(named(each.operation), each.what)}{at(each.operation)}",
+            (each.within.name,),
+        )
+        for each in found.mixing
+    ]
+    said += _of_losses(losses)
+    said += [f"{INEXACT}: {sentences.kept('variable', each)}" for each in found.uncombined_writes]
+    said += [sentences.undecided(named(operation), "verify") + at(operation) for operation, _ in found.undecided]
+    return tuple(dict.fromkeys(said))
+
+
+def _of_losses(losses: Iterable[State]) -> Iterator[str]:
+    for state in losses:
+        if state.kind in REDUCED and state.kind != Kind.SUM:
+            yield Reason.of(
+                f"{INEXACT}: a loss made by {sentences.named(state.origin)} is neither a mean nor a sum over the "
+                f"examples, and a replica has only its own{sentences.at(state.origin)}",
+                [] if state.origin is None else [state.origin.name],
+            )
+        elif state.kind not in (Kind.ALIKE, Kind.SUM):
+            yield "a loss counts as a mean over the examples: it is not known how it is made of them"
+
+
+def said_of_results(results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...]:
+    """The notes on numbers that the function returns, each with its position and its state. Variables are exact.
+
+    >>> said_of_results([])
+    ()
+    """
+    reduced = [each for each in results if each[2].kind in REDUCED and each[2].kind != Kind.SUM]
+    names = [f"result {index} ({output.dtype.name})" for index, output, _ in reduced]
+    uncombined = [UncombinedResult(index, state) for index, _, state in reduced]
+    return tuple(f"{INEXACT}: {said}" for said in map(sentences.joined_otherwise, names, uncombined))

@@ -2,18 +2,14 @@
 
 In: a resource spec, a strategy, and a loop that calls a `tf.distribute.Strategy`. Out: the loop's results. ::
 
-    strategy     what a user holds: ReplicaStrategy
+    strategy     what a user holds: ReplicaStrategy; errors of a run within a trace, and of Keras's own loops
     functions    which functions are the same one, made anew
     run          one function on each replica, in Python or as an operation of somebody's trace
     context      what the function finds inside: the number of its replica, all_reduce
     dataset      elements with a slice of a batch for each replica
     on_machines  which datasets each machine runs, and which elements are batches of them
     values       values of each replica: reduced, gathered, looked at one by one
-    python_call  Python that is called from a graph, while TensorFlow's threads are free
-    reads        which variables a trace takes besides run()
-    failures     errors of a run within somebody's trace, as they were raised
     extended     what TensorFlow's own libraries call
-    keras_loops  Keras's own loops, which are refused
 """
 
 from autodist_core.loops.distribute.strategy import ReplicaStrategy, distribute

@@ -14,12 +14,11 @@ import tensorflow as tf
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime.data_pipelines import DataPipeline, DrawnBatch, DrawnRows, travelling
-from autodist_core.runtime.kept_bytes import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
+from autodist_core.runtime.kept_arrays import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
 from autodist_core.step.graph_item import format_bytes
 
 _MARK = "_autodist_slice"
 """The attribute of a tensor that says which rows of which batch it is."""
-
 
 
 @dataclass(frozen=True, eq=False)

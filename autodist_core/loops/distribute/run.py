@@ -7,10 +7,13 @@ code runs elsewhere.
 
 from __future__ import annotations
 
+import queue
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +22,16 @@ import tensorflow as tf
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Parsed
-from autodist_core.loops.calls.outer_tapes import without_gradient
-from autodist_core.loops.calls.outside_trace import outside_trace
+from autodist_core.loops.calls.outer_tapes import outside_trace, without_gradient
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.on_machines import drawn
-from autodist_core.loops.distribute.python_call import python_call
-from autodist_core.loops.distribute.reads import ReadElsewhere
 from autodist_core.loops.distribute.values import filled_up, per_replica
 from autodist_core.loops.nested_markers import ROWS, SUM
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
 from autodist_core.runtime.batch_slices import BatchSlicer
-from autodist_core.training import raise_in_words
+from autodist_core.training import Entry, raise_in_words
 
 if TYPE_CHECKING:
     from autodist_core.loops.distribute.strategy import ReplicaStrategy
@@ -47,7 +47,6 @@ class OnEachReplica(TracedFunction):
     """A function that `run()` calls."""
 
     _more = "strategy.plan(fn, args) has all notes"
-    _anew = "where it refers to another Python number or object: let it refer to a tf.Variable"
 
     def __init__(self, strategy: ReplicaStrategy, function: Callable[..., Any]) -> None:
         super().__init__(strategy.autodist.engine, function, split=False)
@@ -199,3 +198,117 @@ class OnEachReplica(TracedFunction):
         given = [tensor for tensors in parsed.tensors for tensor in tensors]
         made_of = [*(entry.tf_variable for entry in captured.entries), *given, *captured.outer]
         return without_gradient(self._name, values, made_of)
+
+
+_RUN = {"EagerPyFunc"}
+_AROUND = {"While", "StatelessWhile"}
+
+
+class ReadElsewhere:
+    """The variables that operations besides `run()` take. They are found at the first run, when the trace is done.
+
+    >>> import tensorflow as tf
+    >>> from autodist_core.loops.variables import Variables
+    >>> read, other = tf.Variable(1.0, name="read"), tf.Variable(1.0, name="other")
+    >>> step = tf.function(lambda: 2.0 * read).get_concrete_function()
+    >>> known = Variables()
+    >>> [entry.spec.name for entry in ReadElsewhere(step.graph, [known.entry(read), known.entry(other)]).entries]
+    ['read']
+    """
+
+    def __init__(self, graph: Any, entries: Sequence[Entry]) -> None:
+        self._graph = weakref.ref(graph)
+        self._entries = entries
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The variables. If the graph is gone, all of them."""
+        graph = self._graph()
+        if graph is None:
+            return tuple(self._entries)
+        return tuple(entry for entry in self._entries if _is_read(graph, entry.handle))
+
+
+def _is_read(graph: Any, handle: Any) -> bool:
+    """Whether an operation of the graph, or of a graph around it, takes a handle besides those that lead to `run()`."""
+    known = {id(handle)}
+    for depth, each in reversed(list(enumerate(function_graphs(graph)))):
+        for value, placeholder in each.captures:
+            if id(value) not in known:
+                continue
+            known.add(id(placeholder))
+            takers = list(placeholder.consumers())
+            if any(taker.type not in (_RUN | _AROUND if depth else _RUN) for taker in takers):
+                return True
+            if sum(taker.type in _AROUND for taker in takers) > 1:
+                return True
+    return False
+
+
+def python_call(function: Callable[..., Sequence[Any]], tensors: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+    """The results of a Python function, which have these types. An error of the function is the operation's error.
+
+    All functions of a process share one pool of threads, and `tf.py_function` keeps one of them until Python returns:
+    on a machine with one processor none would be left for what Python waits for. So one operation hands the arguments
+    to a thread of Python. A queue of TensorFlow, which keeps no thread, is waited for. Another operation gets the
+    results.
+
+    Both operations get all tensors, so that TensorFlow orders them by the resources that are among these.
+
+    >>> double = tf.function(lambda x: 2 * x)
+    >>> of_python = tf.function(lambda x: python_call(lambda x: [double(x)], [x], [tf.int32]))
+    >>> [int(result) for result in of_python(tf.constant(3))]
+    [6]
+    """
+    with tf.device("/device:CPU:0"):
+        number, done = tf.py_function(lambda *given: _begin(function, given), tensors, [tf.int64, tf.resource])
+        (number,) = tf.raw_ops.QueueDequeueV2(handle=done, component_types=[tf.int64])
+    results = tf.py_function(_end, [number, *tensors], types)
+    return list(results) if types else []
+
+
+class _Worker:
+    """A thread of Python, which calls one function after the other."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.done = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64], shared_name=f"autodist/calls/{number}")
+        """Has the worker's number when a call is done."""
+        self.asked: queue.SimpleQueue[Callable[[], Sequence[Any]]] = queue.SimpleQueue()
+        self.results: Sequence[Any] = ()
+        self.error: BaseException | None = None
+        threading.Thread(target=self._work, name=f"autodist calls {number}", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self.results = self.asked.get()()
+            except BaseException as error:
+                self.error = error
+            tf.raw_ops.QueueEnqueueV2(handle=self.done, components=[tf.constant(self.number, tf.int64)])
+
+
+_workers: list[_Worker] = []
+_idle: list[_Worker] = []
+_lock = threading.Lock()
+
+
+def _begin(function: Callable[..., Sequence[Any]], given: Sequence[Any]) -> tuple[int, Any]:
+    with _lock:
+        if not _idle:
+            _workers.append(_Worker(len(_workers)))
+            _idle.append(_workers[-1])
+        worker = _idle.pop()
+    worker.asked.put(lambda: function(*given))
+    return worker.number, worker.done
+
+
+def _end(number: Any, *_: Any) -> Sequence[Any]:
+    """What the worker's function has returned, or the error that it has raised."""
+    worker = _workers[int(number)]
+    (results, error), worker.results, worker.error = (worker.results, worker.error), (), None
+    with _lock:
+        _idle.append(worker)
+    if error is not None:
+        raise error
+    return results

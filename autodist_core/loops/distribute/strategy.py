@@ -4,26 +4,30 @@ In: a loop that calls `scope`, `run`, `reduce` and iterates over distributed dat
 meaning that `tf.distribute` gives these methods: gradients that replicas apply are added up.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from autodist_core.errors import NotYetError
 from autodist_core.loops.autodist import AutoDist
 from autodist_core.loops.calls import received
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.context import inside_run, reduced_inside
 from autodist_core.loops.distribute.dataset import DistributedDataset, Elements
 from autodist_core.loops.distribute.extended import Extended
-from autodist_core.loops.distribute.failures import Failures
 from autodist_core.loops.distribute.functions import Functions
-from autodist_core.loops.distribute.keras_loops import KERAS, refuse_calls_of
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
 from autodist_core.reports import require_steps
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.training import raised
 
 
 class ReplicaStrategy(tf.distribute.Strategy):
@@ -223,3 +227,94 @@ def distribute(resource_spec: Any = None, strategy: Any = None, **settings: Any)
     if isinstance(resource_spec, tf.distribute.cluster_resolver.ClusterResolver):
         resource_spec = ResourceSpec.from_cluster_resolver(resource_spec)
     return ReplicaStrategy(AutoDist(resource_spec, strategy, **settings))
+
+
+KERAS = ("keras", "tf_keras")
+
+
+def refuse_calls_of(*packages: str, through: str = "") -> None:
+    """Raise a NotYetError if code of these packages calls the method that calls this, directly or `through` another.
+
+    Keras calls `run`, and asks for a scope and for distributed datasets, in its own loops only. Its optimizers
+    call methods of TensorFlow that ask for the scope, too.
+
+    >>> refuse_calls_of("keras")
+    """
+    frame = inspect.currentframe()
+    while frame is not None and _root(frame.f_globals.get("__name__")) in ("autodist_core", through):
+        frame = frame.f_back
+    if frame is not None and _root(frame.f_globals.get("__name__")) in packages:
+        raise NotYetError(
+            "Keras's fit, evaluate, predict and train_on_batch do not run on a strategy of autodist_core.distribute: "
+            "they would count the replicas' mean losses alike, however many examples each has. Make the model outside "
+            "strategy.scope() and write `dm = autodist_keras.DistributedModel(model, resource_spec, strategy)`, with "
+            "the arguments of distribute; dm.compile and dm.fit then give one device's numbers. Or write the loop "
+            "yourself, with strategy.run."
+        )
+
+
+def _root(module: Any) -> str:
+    return str(module or "").partition(".")[0]
+
+
+class Failures:
+    """The error of the last run inside a trace, until the call of the traced function raises it.
+
+    >>> import tensorflow as tf
+    >>> order = tf.Variable(0)
+    >>> failures = Failures(order.handle)
+    >>> def fails(handle):
+    ...     with failures.noted():
+    ...         raise ZeroDivisionError("too large")
+    >>> failures.raise_them()
+    >>> tf.function(lambda: tf.py_function(fails, [order.handle], tf.float32))()
+    Traceback (most recent call last):
+    ZeroDivisionError: too large
+    """
+
+    def __init__(self, order: Any) -> None:
+        self._order = order
+        self._error: BaseException | None = None
+        self._hook = ExitStack()
+        self._raises = False
+        self._runs = 0
+        self._idle = threading.Condition()
+
+    def raise_them(self) -> None:
+        """Let calls of traced functions raise errors of runs from now on, as long as this object exists."""
+        if not self._raises:
+            self._raises, known = True, weakref.ref(self)
+
+            def taken(tensors: Sequence[Any]) -> BaseException | None:
+                failures = known()
+                return None if failures is None else failures._taken(tensors)
+
+            self._hook.enter_context(raised(taken))
+            weakref.finalize(self, self._hook.close)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error that the block raises, which is a run."""
+        self._error = None
+        with self._idle:
+            self._runs += 1
+        try:
+            yield
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            with self._idle:
+                self._runs -= 1
+                self._idle.notify_all()
+
+    def _taken(self, tensors: Sequence[Any]) -> BaseException | None:
+        if all(tensor is not self._order for tensor in tensors):
+            return None
+        # Another operation of the graph may have failed while a run was at work, for which TensorFlow does not wait.
+        # A thread of TensorFlow itself may be a part of that run.
+        if not isinstance(threading.current_thread(), threading._DummyThread):
+            with self._idle:
+                self._idle.wait_for(lambda: not self._runs)
+        error, self._error = self._error, None
+        return error

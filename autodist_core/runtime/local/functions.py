@@ -1,4 +1,4 @@
-"""Make a TensorFlow function of a distributed graph.
+"""Make a TensorFlow function of a distributed graph, which may have collectives.
 
 In: a distributed graph, the resources that its nodes stand for, and what it is fed. Out: a function of tensors. A node
 that makes a resource, such as a variable, is left out: what reads it reads the resource that exists already.
@@ -12,6 +12,7 @@ that makes a resource, such as a variable, is left out: what reads it reads the 
 [3.0]
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from autodist_core.seams.table import EAGER_CONTEXT
 from autodist_core.step import naming
+from autodist_core.step.editor import mark_collectives
 
 RESOURCES = ("VarHandleOp", "HashTableV2", "FIFOQueueV2")
 """The operations that make a resource."""
@@ -79,3 +81,42 @@ def function_of(
 
     # No control edges but those of the graph: what may run side by side does.
     return tf.compat.v1.wrap_function(program, list(signature), name)
+
+
+_FIRST = 1 << 20
+"""Above the numbers that TensorFlow's own strategies give to groups of devices."""
+_groups: dict[tuple[str, ...], int] = {}
+"""The number of each group of devices that has collectives. TensorFlow keeps a group for the whole process."""
+_tokens: dict[str, Any] = {}
+"""The token of each device."""
+_numbers = itertools.count(1)
+
+
+class Collectives:
+    """The collectives of one session over these devices, in functions of this process.
+
+    TensorFlow orders the collectives of a device by a resource that each of them gets, its token; without one, a
+    collective in a function waits for ever.
+
+    >>> from tensorflow.core.framework.graph_pb2 import GraphDef
+    >>> collectives, nodes = Collectives(("/device:CPU:0", "/device:CPU:1")), GraphDef()
+    >>> collectives.prepare(nodes)
+    {}
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._group = _groups.setdefault(tuple(devices), _FIRST + len(_groups))
+        # Two sessions may have collectives of equal numbers and unlike shapes.
+        self._number = next(_numbers) * 0x9E3779B1
+
+    def prepare(self, nodes: Any) -> dict[str, Any]:
+        """Give the collectives among these nodes numbers and tokens; return the token for each node that is one."""
+        tokens = mark_collectives(nodes, self._group, self._number)
+        return {name: _token(device) for name, device in tokens.items()}
+
+
+def _token(device: str) -> Any:
+    if device not in _tokens:
+        with tf.init_scope(), tf.device(device):
+            _tokens[device] = tf.Variable(0.0, trainable=False)
+    return _tokens[device].handle

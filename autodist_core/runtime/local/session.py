@@ -24,9 +24,8 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
-from autodist_core.runtime.local.collectives import Collectives
 from autodist_core.runtime.local.copies import Copies
-from autodist_core.runtime.local.functions import RESOURCES, function_of, part
+from autodist_core.runtime.local.functions import RESOURCES, Collectives, function_of, part
 from autodist_core.runtime.local.profile import Profile
 from autodist_core.runtime.local.step import LocalStep
 from autodist_core.runtime.protocol import Condition, SessionStep, Tie

@@ -22,8 +22,8 @@ import numpy as np
 
 from autodist_core.errors import amount
 from autodist_core.interrupts import defer_interrupt
+from autodist_core.runtime.aligned import same_bits
 from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
-from autodist_core.runtime.same_bits import same_bits
 
 _PAUSE_PER_COST = 50
 """The pause after a backup, by the backup's duration: backups take at most a fiftieth of the time."""

@@ -6,10 +6,10 @@ order:
 - ``callback``: the callback, and its place among the arguments of `fit`.
 - ``resumable_fit``: one `fit` that saves states between steps, and begins where a state was saved.
 - ``settings``: what must be as before: the arguments of `fit` and `compile`.
-- ``variable_state``, ``global_seed``: variables, compressors, and the seed of keras.random.
+- ``variable_state``: variables, compressors, and the seed of keras.random.
 - ``callback_state``, ``callback_places``: the state of the other callbacks, and where they keep it.
 - ``position``: the position in the data.
-- ``encoding``, ``state_files``, ``writing``: values as JSON and arrays, files of them, and the thread that writes.
+- ``encoding``, ``state_files``: values as JSON and arrays, files of them, and the thread that writes.
 """
 
 from autodist_keras.callbacks.resume.callback import Resume, resumable

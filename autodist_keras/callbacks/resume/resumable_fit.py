@@ -18,14 +18,12 @@ from typing import Any
 
 from autodist_core.errors import SessionError
 from autodist_core.log import log
-from autodist_keras.callbacks.resume import global_seed
 from autodist_keras.callbacks.resume.callback_state import CallbackStates
 from autodist_keras.callbacks.resume.encoding import decode, encode
 from autodist_keras.callbacks.resume.position import Position
 from autodist_keras.callbacks.resume.settings import require_equal, settings_of
-from autodist_keras.callbacks.resume.state_files import StateFiles
-from autodist_keras.callbacks.resume.variable_state import VariableState
-from autodist_keras.callbacks.resume.writing import BackgroundWriter, Schedule
+from autodist_keras.callbacks.resume.state_files import BackgroundWriter, Schedule, StateFiles
+from autodist_keras.callbacks.resume.variable_state import VariableState, set_global_seed
 from autodist_keras.capture.hooks import hook
 
 _ended: set[str] = set()
@@ -243,7 +241,7 @@ class ResumableFit:
         """
         found, self._found = self._found, None
         rest = self._variables.set(self._whose, found["variables"], found["compressors"], metrics)
-        global_seed.set_value(found["keras.random"])
+        set_global_seed(found["keras.random"])
         self._variables.set_of_validation(self._whose, found["of validation"])
         if complete:
             rest()

@@ -12,7 +12,7 @@ differ, as they do when a notebook's cell runs again.
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -25,15 +25,17 @@ from autodist_core.step.draws import Stream
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
 from autodist_core.training import CompressorState, Entry
-from autodist_keras.callbacks.resume import global_seed
 from autodist_keras.callbacks.resume.encoding import Later
 from autodist_keras.callbacks.resume.position import draws, set_draws
 from autodist_keras.capture.tracing import CapturedStep, optimizers_of
-from autodist_keras.capture.variables import ModelVariables
+from autodist_keras.capture.variables import ModelVariables, tf_variable_of
+from autodist_keras.seams import GLOBAL_ATTRIBUTE
 from autodist_keras.training.step_functions import feed_of
 
+T = TypeVar("T")
+_NAME = "global_seed_generator"
+"""Keras's name of the generator. Its older versions have no constant for it."""
 _NUMBER = re.compile(r"_\d+(?=[_/]|$)")
-
 
 
 class VariableState:
@@ -75,7 +77,7 @@ class VariableState:
             return entry.read() if state is None else next(state.values([entry]))
 
         return {
-            "keras.random": global_seed.value(read),
+            "keras.random": global_seed(read),
             "variables": _saved(self._entries, state),
             "of validation": self._of_validation(state),
             "compressors": compressors and {"strategy": compressors.strategy, "values": dict(compressors.values)},
@@ -140,7 +142,7 @@ class VariableState:
         """The variables that a captured step of `evaluate` changes, and that are not among all the others."""
         captured = self._front._driver.captured_in("test")
         written = StepIndex.of(captured.item).written_by_compute
-        others = {*(id(entry.tf_variable) for entry in self._all()), global_seed.value(id)}
+        others = {*(id(entry.tf_variable) for entry in self._all()), global_seed(id)}
         return tuple(
             entry for entry in captured.entries if entry.spec.name in written and id(entry.tf_variable) not in others
         )
@@ -152,7 +154,7 @@ class VariableState:
         numbers of Python and numpy go on as if nothing had been made.
         """
         driver, before = self._front._driver, draws()
-        global_seed.set_value(drawn)
+        set_global_seed(drawn)
         try:
             batch = _of_types(dataset.element_spec)
             if batch is not None:
@@ -253,3 +255,35 @@ def _require_same(whose: str, entries: Sequence[Entry], saved: Sequence[Any]) ->
             f"{whose} holds a training of another model. {more} has {', '.join(map(repr, names[:3]))}. Build the model "
             "as before, or give this training another folder."
         )
+
+
+def global_seed(read: Callable[[Any], T]) -> T | None:
+    """What `read` gives for the generator's TensorFlow variable; None if nothing has been drawn from it.
+
+    It is the seed of `keras.random` for draws without a `SeedGenerator` of their own: state of a training also if no
+    training step draws from it. A validation may, or a callback.
+
+    >>> _ = keras.random.uniform(())
+    >>> before = global_seed(lambda variable: variable.numpy())
+    >>> number = float(keras.random.uniform(()))
+    >>> set_global_seed(before)
+    >>> float(keras.random.uniform(())) == number
+    True
+    """
+    generator = _generator()
+    return None if generator is None else read(tf_variable_of(generator.state))
+
+
+def set_global_seed(value: np.ndarray | None) -> None:
+    """Give the generator a state that `global_seed` returned.
+
+    >>> set_global_seed(None)  # nothing changes
+    """
+    if value is not None:
+        if _generator() is None:
+            keras.random.uniform(())  # makes it
+        _generator().state.assign(value)
+
+
+def _generator() -> Any:
+    return GLOBAL_ATTRIBUTE.get()(_NAME)

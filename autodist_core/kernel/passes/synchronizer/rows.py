@@ -8,7 +8,9 @@ two machines, of which one looked up 5 rows and the other one 3::
     results    8 rows                 what was padded is left out
 
 A machine reads nothing but collectives. So its nodes are as many over 2 machines as over 500, and `kernel/alike/` can
-repeat them. `gathering.py` says why rows are padded.
+repeat them. A collective takes equal shapes, and each shape has a collective of its own: TensorFlow keeps what it knows
+of one for the whole session. So tensors are padded to one of a few lengths, which all machines find from the longest
+one: the key of 5 rows is the collective's and 4, the place of 5 in `LENGTHS`.
 """
 
 from collections.abc import Sequence
@@ -19,10 +21,54 @@ import tensorflow as tf
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
-from autodist_core.kernel.passes.synchronizer.gathering import KEYS, LENGTHS, gathered, machines_of, places_of
 from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
+
+LENGTHS = (1, 2, 3, *(part << shift for shift in range(29) for part in (4, 5, 6, 7)))
+"""The lengths of what travels: each is at most a quarter longer than the one before."""
+KEYS = 1 << 7
+"""The instance keys that a gathering has: one for each length."""
+_TRAVEL = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+"""The types that TensorFlow's collective takes; others travel as float32, which has all of their values."""
+_MACHINES = 1 << 20
+"""Added to the number of machines in the key of a group, since the group of the replicas may be on other devices."""
+
+
+def machines_of(draft: Draft) -> int:
+    """Return the number of all machines with replicas, also of those that others stand for.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import AllReduce
+    >>> machines_of(example_draft(AllReduce()))
+    1
+    """
+    return len({replica.host for replica in draft.stands_for or draft.placement.replicas})
+
+
+def gathered(tensor: tf.Tensor, machines: int, key: int | tf.Tensor) -> tf.Tensor:
+    """Return the tensors of all machines one behind the other along the first axis. They have one shape.
+
+    >>> graph = tf.Graph()
+    >>> with graph.as_default():
+    ...     gathered(tf.constant([1, 2]), machines=2, key=7).op.type
+    'CollectiveGatherV2'
+    """
+    travels = tensor if tensor.dtype in _TRAVEL else tf.cast(tensor, tf.float32)
+    found = tf.raw_ops.CollectiveGatherV2(
+        input=travels, group_size=machines, group_key=_MACHINES + machines, instance_key=key,
+        ordering_token=[], communication_hint="auto", timeout_seconds=0.0, is_stateless=False,
+    )
+    return tf.cast(found, tensor.dtype)
+
+
+def places_of(lengths: tf.Tensor) -> tf.Tensor:
+    """Return for each length the place in `LENGTHS` of the smallest that is not shorter.
+
+    >>> places_of(tf.constant([5, 9, 0], tf.int64)).numpy().tolist(), LENGTHS[4], LENGTHS[8]
+    ([4, 8, 0], 5, 10)
+    """
+    return tf.searchsorted(tf.constant(LENGTHS, tf.int64), lengths)
 
 
 def gather_rows(draft: Draft, owners: Sequence[Owner], gradients: Sequence[Gradient]) -> None:
