@@ -269,10 +269,37 @@ def values() -> str:
     return picture.svg()
 
 
+BYTES = {
+    "AllReduce": (5.3, 10.5, 0.9, 6.7),
+    "PartitionedPS": (4.9, 0.0, 0.3, 7.0),
+    "Sharded": (5.5, 1.3, 0.6, 7.0),
+    'Sharded(weights="gathered")': (0.7, 1.3, 0.4, 7.3),
+}
+"""The GiB of one GPU under each strategy that the plans of the page on large models say, by `KINDS`."""
+KINDS = {"weights": VALUE, "optimizer": COLORS["bias"], "gradients, buffers": GRADIENT, "activations": LINE}
+
+
+def memory() -> str:
+    """What is in the memory of one GPU of eight, for each strategy."""
+    picture = Picture(860, 250, "GiB of each of eight GPUs for a model of 1.4 billion parameters, with Adam")
+    for row, (name, sizes) in enumerate(BYTES.items()):
+        y, x = 22 + 44 * row, 230.0
+        picture.text(220, y + 20, name, 12, INK, "end", 600)
+        for size, color in zip(sizes, KINDS.values(), strict=True):
+            if size:
+                picture.box(x, y, 23 * size, 30, color, CARD)
+            x += 23 * size
+        picture.text(x + 8, y + 20, f"{sum(sizes):.1f}", 14)
+    for place, (kind, color) in enumerate(KINDS.items()):
+        picture.box(230 + 150 * place, 206, 20, 20, color, CARD)
+        picture.text(256 + 150 * place, 221, kind, 13, SOFT)
+    return picture.svg()
+
+
 def pictures() -> dict[str, str]:
     """Every picture by its file's name."""
     strategies = {f"{name}.svg": strategy(scene) for name, scene in SCENES.items()}
-    return {"flow.svg": flow(), "values.svg": values(), **strategies}
+    return {"flow.svg": flow(), "memory.svg": memory(), "values.svg": values(), **strategies}
 
 
 if __name__ == "__main__":
