@@ -184,8 +184,20 @@ class ResourceSpec:
         >>> [name for name, _ in ResourceSpec.local(cpus=2).node_cpu_devices["localhost"]]
         ['localhost:CPU:0', 'localhost:CPU:1']
         """
+        return self._by_node("CPU")
+
+    @property
+    def node_gpu_devices(self) -> dict[str, Devices]:
+        """The GPU devices of each node, by its address.
+
+        >>> ResourceSpec.local(cpus=2).node_gpu_devices
+        {'localhost': ()}
+        """
+        return self._by_node("GPU")
+
+    def _by_node(self, kind: str) -> dict[str, Devices]:
         return {
-            node.address: tuple((device.name, device) for device in node.devices if device.kind == "CPU")
+            node.address: tuple((device.name, device) for device in node.devices if device.kind == kind)
             for node in self._nodes
         }
 

@@ -46,7 +46,8 @@ def test_every_key(tmp_path):
     assert spec.num_cpus == 4 and spec.num_gpus == 4
     assert spec.network_bandwidth == {"chief.example.org": 25.0, "10.0.0.2": 1.0, "fe80::3": 1.0}
     assert spec.cpu_devices[-1] == ("[fe80::3]:CPU:0", DeviceSpec("fe80::3", "CPU", 0))
-    assert [name for name, _ in spec.gpu_devices][-2:] == ["10.0.0.2:GPU:0", "10.0.0.2:GPU:1"]
+    assert [name for name, _ in spec.node_gpu_devices["10.0.0.2"]] == ["10.0.0.2:GPU:0", "10.0.0.2:GPU:1"]
+    assert spec.node_gpu_devices["fe80::3"] == ()
     assert dict(spec.devices) == dict([*spec.cpu_devices, *spec.gpu_devices])
     assert [name for name, _ in spec.replica_devices][-1] == "[fe80::3]:CPU:0"
     assert spec.ssh_group(spec.nodes[1]) == SSHGroup(
@@ -212,7 +213,7 @@ def test_tf_config(monkeypatch):
     spec = ResourceSpec.from_tf_config(gpus=2)
     assert [node.address for node in spec.nodes] == ["a", "b", "fe80::3", "c"]
     assert spec.chief.address == "a"
-    assert spec.num_gpus == 6 and "c" not in {device.address for _, device in spec.gpu_devices}
+    assert spec.num_gpus == 6 and spec.node_gpu_devices["c"] == ()
     seed = {"cluster": {"worker": ["localhost:12345", "localhost:23456"], "ps": ["localhost:34567"]}}
     assert [node.address for node in ResourceSpec.from_tf_config(json.dumps(seed)).nodes] == ["localhost"]
 
