@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autodist_core.errors import amount
 from autodist_core.kernel.analysis.products import Product, gradient_product
-from autodist_core.kernel.analysis.shapes import partial_shapes, rows_of_each
+from autodist_core.kernel.analysis.shapes import rows_of_each
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
@@ -118,19 +117,7 @@ def _hindrance(replicas: Sequence[str]) -> str:
 
 
 def _factors(step: StepIndex, gradient: Gradient, limit: int) -> Factors | str:
-    dtype = step.variables[gradient.variable].dtype
-    if dtype not in TYPES:
-        return f"factors travel in {' and '.join((', '.join(TYPES[:-1]), TYPES[-1]))}, not in {dtype}"
-    product = gradient_product(step, gradient)
-    if isinstance(product, str):
-        return product
-    factor = naming.canonical(product.left)
-    rows, shape = rows_of_each(step).get(factor), partial_shapes(step)[factor]
-    if rows is None and shape.rank and shape[0] is not None:
-        some = amount(shape[0], "row")
-        return f"the factors of the gradient have {some} in every batch, and not one for each example"
-    if rows is None:
-        return "it is not known in advance that the layer has one row for each example"
-    if rows > 1:
-        return f"the layer has {rows} rows for each example, as for the positions of a sequence"
-    return Factors(product, limit)
+    product, known = gradient_product(step, gradient), step.variables[gradient.variable].dtype in TYPES
+    if product and known and rows_of_each(step).get(naming.canonical(product.left)) == 1:
+        return Factors(product, limit)
+    return "the gradient is not one product of two matrices with a row for each example, in a type that factors have"

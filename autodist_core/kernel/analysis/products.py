@@ -55,36 +55,28 @@ def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
     return {
         gradient.key: product
         for gradient in step.item.gradients if _is_large(step.variables[gradient.variable].shape)
-        if isinstance(product := gradient_product(step, gradient), Product)
+        if (product := gradient_product(step, gradient))
         if _has_a_row_per_example(step, product.left)
     }
 
 
-def gradient_product(step: StepIndex, gradient: Gradient) -> Product | str:
-    """Return a gradient as a product of two factors, or the reason why it is none.
+def gradient_product(step: StepIndex, gradient: Gradient) -> Product | None:
+    """Return a gradient as a product of two factors whose rows are those of a batch; None if it is none.
 
     >>> from autodist_core.capture.example import example_step
     >>> item = example_step()
-    >>> gradient_product(StepIndex(item), item.gradients[0])
-    'the gradient is weighted by the number of examples after the backward pass'
+    >>> print(gradient_product(StepIndex(item), item.gradients[0]))
+    None
     """
-    if gradient.indices:
-        return "the gradient has rows"
     # A gradient that the replicator weights later, or of which one replica's counts, is not the plain sum of products.
-    if gradient.alike:
-        return "each replica computes the whole gradient"
-    if not gradient.weighted:
-        return "the gradient is weighted by the number of examples after the backward pass"
     # The barrier waits for the factors, not for the product, which must therefore be certain to succeed.
-    if step.item.handed_in:
-        return "the backward pass begins with a tensor that the step hands in"
+    if gradient.indices or gradient.alike or not gradient.weighted or step.item.handed_in:
+        return None
     node = step.nodes[naming.node_of(gradient.values)]
     while node.op == "Identity":
         node = step.nodes[naming.node_of(node.input[0])]
-    if node.op != "MatMul":
-        return f"the gradient is computed by {node.op}, not by one product of two matrices"
-    if not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
-        return "the gradient is a product of two matrices of which the examples are not the rows"
+    if node.op != "MatMul" or not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
+        return None
     return Product(node, *naming.data_inputs(node))
 
 
