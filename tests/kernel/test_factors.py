@@ -228,7 +228,7 @@ def _of(outputs) -> GraphItem:
         (_weighted(_of(lambda x, k: k @ tf.transpose(x))), (1, 1), "layer: the gradient is not one product"),
         (_weighted(_of_positions()), (1, 1), "layer: the gradient is not one product"),
         (_weighted(_of_all_items()), (1, 1), "catalogue: the gradient is not one product"),
-        (_weighted(_of(lambda x, k: tf.concat(tf.split(x, 2), 0) @ k)), (1, 1), "layer: the gradient is not one product"),
+        (_weighted(_of(lambda x, k: tf.concat(tf.split(x, 2), 0) @ k)), (1, 1), "layer: the gradient is not one"),
         (_item(), (1, 1), "left, right, last: the gradient is not one product"),
         (replace(_weighted(_item()), handed_in=True), (1, 1), "left, right, last: the gradient is not one product"),
     ],
