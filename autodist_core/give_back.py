@@ -29,12 +29,14 @@ def give_back(sizes: Iterable[int]) -> None:
     tensorflow, system = _libraries()
     large = sorted((size for size in sizes if size >= _LEAST_BYTES), reverse=True) if tensorflow else ()
     # All places are taken before the first one is left: another one would be given out twice.
-    tensors = [tensorflow.TF_AllocateTensor(_UINT8, (ctypes.c_int64 * 1)(size), 1, size) for size in large]
-    for tensor, size in zip(tensors, large, strict=True):
-        start = tensorflow.TF_TensorData(tensor) or 0
+    tensors = []
+    for size in large:
+        tensors.append(tensorflow.TF_AllocateTensor(_UINT8, (ctypes.c_int64 * 1)(size), 1, size))
+        start = tensorflow.TF_TensorData(tensors[-1]) or 0
+        if not start:
+            break  # the pool has no such place, and each further request would take seconds
         first, last = -(-start // mmap.PAGESIZE), (start + size) // mmap.PAGESIZE
-        if start:
-            system.madvise(first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE, mmap.MADV_DONTNEED)
+        system.madvise(first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE, mmap.MADV_DONTNEED)
     for tensor in tensors:
         tensorflow.TF_DeleteTensor(tensor)
 

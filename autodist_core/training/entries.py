@@ -43,6 +43,8 @@ class Entry:
 
     def read(self) -> np.ndarray:
         """A copy of the variable's value. The module has an example."""
+        if (first := self.first_value()) is not None:
+            self.write(first)
         value: np.ndarray = self._tensor().numpy()
         return value
 
@@ -69,7 +71,7 @@ class Entry:
         if make is None or self._tensor().shape.rank != len(_NOTHING):
             return None
         with tf.init_scope():
-            return np.asarray(make())
+            return np.asarray(make(), self.tf_variable.dtype.as_numpy_dtype)
 
     def free(self) -> None:
         """Free the memory of the variable, whose shape stays what it is. It has no value until `write`.

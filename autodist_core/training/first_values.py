@@ -11,6 +11,7 @@ or when a session is about to get it. The session keeps large values on disk, so
 (2.0, True)
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from autodist_core.log import log
 from autodist_core.seams.table import WITHOUT_VALUE
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry
-from autodist_core.training.watching import Subscription, Watcher, watch
+from autodist_core.training.watching import Subscription, Watcher, stop_waiting, watch
 
 
 def without_value(shape: tuple[int, ...], dtype: str, make: Callable[[], Any], **options: Any) -> Any:
@@ -34,8 +35,8 @@ def without_value(shape: tuple[int, ...], dtype: str, make: Callable[[], Any], *
     return variable
 
 
-def wait_for(entry: Entry, make: Callable[[], Any]) -> None:
-    """Let a freed variable wait for its value, which `make` makes.
+def wait_for(entry: Entry, make: Callable[[], Any], copies: bool = False) -> None:
+    """Let a freed variable wait for its value, which `make` makes. With `copies`, it makes the same one each time.
 
     >>> variable = tf.Variable([1.0, 2.0])
     >>> entry = Entry(Variable("w", (2,), "float32"), variable)
@@ -45,7 +46,14 @@ def wait_for(entry: Entry, make: Callable[[], Any]) -> None:
     [3.0, 4.0]
     """
     entry.tf_variable.make_first_value = make
-    watch(Subscription(_Waiting(), entry))
+    watch(Subscription(_Waiting(copies), entry))
+
+
+def wait_again(entry: Entry | None) -> None:
+    """Let a variable wait on, if it still has no value when a watcher has gone."""
+    make = None if entry is None else vars(entry.tf_variable).get("make_first_value")
+    if entry is not None and make is not None:
+        wait_for(entry, make)
 
 
 class _Waiting(Watcher):
@@ -53,12 +61,18 @@ class _Waiting(Watcher):
 
     waits = True
 
+    def __init__(self, copies: bool) -> None:
+        self._copies = copies
+        self._lock = threading.RLock()
+
     def looked_at(self, entry: Entry) -> None:
-        if (value := entry.first_value()) is not None:
-            entry.write(value)
+        with self._lock:  # another thread may be making the value, and this one may be about to write another
+            if (value := entry.first_value()) is not None:
+                entry.write(value)
+            stop_waiting(entry)
 
     def copy_of(self, entry: Entry) -> np.ndarray | None:
-        value = entry.first_value()
+        value = entry.first_value() if self._copies else None
         return None if value is None else np.array(value)
 
     def iterated(self, entry: Entry, iterator: Any) -> None:

@@ -42,7 +42,7 @@ from autodist_core.runtime import Session
 from autodist_core.runtime.aligned import same_memory
 from autodist_core.runtime.protocol import Tie
 from autodist_core.training.entries import Entry, read_together
-from autodist_core.training.first_values import wait_for
+from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
 from autodist_core.training.homes import Homes
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, as_shown
 from autodist_core.training.patience import Patience
@@ -107,6 +107,7 @@ class TrainingState:
                     continue
                 if tie is not Tie.APART and (first := entry.first_value()) is not None:
                     entry.write(first)
+                    stop_waiting(entry)
                 if tie is Tie.HOME and name not in self._homes:
                     self._homes.entries[name] = entry
                     self._attach(entry)
@@ -176,12 +177,13 @@ class TrainingState:
         changed: dict[str, np.ndarray] = {}
         known = set(self.session.known)
         with self._value_lock:
-            begun = [name for name in self._moments if name in known]
+            begun, first_values = [name for name in self._moments if name in known], set()
             for name in begun:
                 moment = self._compare(name)
                 if moment.life in IS_CHANGED:
                     if (first := self._entries[name].first_value()) is not None:
                         self.session.load({name: first})
+                        first_values.add(name)
                         self.stays_away = self.stays_away is not False
                         if not self._can_be_freed(name):
                             self._fill(self._entries[name], first)
@@ -200,7 +202,8 @@ class TrainingState:
                 if moment.life is not Life.STALE:
                     self._moments[name] = moment
                 elif self._can_be_freed(name):
-                    freed.append(self._entries[name])
+                    if name not in first_values:
+                        freed.append(self._entries[name])
                     self._freed.add(name)
                     self._entries[name].free()
         return freed
@@ -355,6 +358,7 @@ class TrainingState:
                 self._fill(self._entries[name])
             for name in self._watched.keys() - away:
                 unwatch(self._watched.pop(name))
+                wait_again(self._entries.get(name))
             self._covered.clear()
             self._homes.clear()
             # From here on changes are not reported.
@@ -367,7 +371,7 @@ class TrainingState:
         self.release()
         for name, subscription in self._watched.items():
             unwatch(subscription)
-            wait_for(subscription.entry, partial(self.session.last_safe, name))
+            wait_for(subscription.entry, partial(self.session.last_safe, name), copies=True)
         self._watched, self._freed = {}, set()
 
     def _compare(self, name: str) -> Moment:

@@ -87,9 +87,7 @@ def watch(subscription: Subscription) -> None:
 
 def _watch(subscription: Subscription) -> None:
     entry = subscription.entry
-    for each in list(_subscriptions.get(id(entry.handle), ())):
-        if getattr(each.watcher, "waits", False):  # for a value, which the new watcher makes
-            unwatch(each)
+    stop_waiting(entry)
     _looked_at(entry.handle)
     with _lock:
         if not _subscriptions:
@@ -124,6 +122,13 @@ def watch_first(subscription: Subscription) -> None:
         with _lock:
             _subscriptions[id(subscription.entry.handle)].remove(subscription)
             _put_last(subscription)
+
+
+def stop_waiting(entry: Entry) -> None:
+    """Take the subscriptions away that wait for the variable's value, since it has one, or another watcher makes it."""
+    for each in list(_subscriptions.get(id(entry.handle), ())):
+        if getattr(each.watcher, "waits", False):
+            unwatch(each)
 
 
 def _put_last(subscription: Subscription) -> None:

@@ -31,6 +31,9 @@ _ONLY_MAKE_VARIABLES = (
 )
 """Optimizers whose `build` only makes variables. It may run before the trace."""
 
+_NEED_VALUES = (keras.optimizers.Nadam, keras.optimizers.Adafactor)
+"""Optimizers whose `build` gives a variable a number, which Keras refuses in a block `without_values()`."""
+
 _OF_SHAPES = {"accuracy", "acc", "crossentropy", "ce"}
 """Metrics that Keras chooses by the shapes of targets and predictions. Only the trace knows these for certain."""
 
@@ -53,7 +56,8 @@ def _build_optimizer(model: Any) -> None:
     optimizer = model.optimizer
     if optimizer is None or type(optimizer) not in _ONLY_MAKE_VARIABLES or optimizer.built:
         return
-    values = nullcontext() if has_values(model.trainable_variables) else without_values()
+    with_values = type(optimizer) in _NEED_VALUES or has_values(model.trainable_variables)
+    values = nullcontext() if with_values else without_values()
     with values, keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(model.trainable_variables)
 
@@ -97,12 +101,14 @@ def without_values() -> Iterator[None]:
     waiting = GLOBAL_ATTRIBUTE.get()("uninitialized_variables", [], set_to_default=True)
     before = len(waiting)
     try:
-        with keras.StatelessScope(initialize_variables=False):
+        with keras.StatelessScope(initialize_variables=False) as scope:
             yield
         for variable in waiting[before:]:
             shape, make = tuple(variable.shape), partial(variable._initializer, variable.shape, dtype=variable.dtype)
             options = {"trainable": variable.trainable, "name": variable.name}
             variable._initialize(without_value(shape, variable.dtype, make, **options))
+            if (value := scope.get_current_value(variable)) is not None:
+                variable.assign(value)  # was assigned in the block, as by `load_weights`
     finally:
         del waiting[before:]
 

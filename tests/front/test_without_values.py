@@ -61,6 +61,28 @@ def test_what_was_assigned_before_the_first_step_is_the_first_value(tmp_path):
     assert_same(state(plain), state(model))
 
 
+def test_what_is_assigned_in_the_block_is_the_first_value():
+    table = np.arange(12.0).reshape(4, 3)
+    with without_values():
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(4, 3, weights=[table])])
+    np.testing.assert_array_equal(model.weights[0].numpy(), table)
+
+
+def test_all_looks_see_the_value_that_is_trained():
+    drawn = np.random.default_rng(3)
+    with without_values():
+        model = keras.Sequential([
+            keras.Input((6,)), keras.layers.Dense(6, kernel_initializer=lambda shape, dtype: drawn.normal(size=shape)),
+        ])
+    model.compile(keras.optimizers.Nadam(0.01), "mse")  # which makes variables that cannot wait
+    first = model.layers[0].kernel.numpy()
+    assert first.dtype == np.float32
+    with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
+        dm.fit(X, Y, batch_size=12, verbose=0)
+    change = np.abs(model.layers[0].kernel.numpy() - first)
+    assert 0 < change.max() < 0.02
+
+
 def test_a_model_of_any_size_is_planned():
     with without_values():
         model = keras.Sequential([keras.Input((10**6,)), keras.layers.Dense(10**6, use_bias=False, name="huge")])
