@@ -72,11 +72,12 @@ def test_all_looks_see_the_value_that_is_trained():
     drawn = np.random.default_rng(3)
     with without_values():
         model = keras.Sequential([
-            keras.Input((6,)), keras.layers.Dense(6, kernel_initializer=lambda shape, dtype: drawn.normal(size=shape)),
+            keras.Input((6,)),
+            keras.layers.Dense(6, kernel_initializer=lambda shape, dtype: drawn.normal(size=shape).astype("float16")),
         ])
     model.compile(keras.optimizers.Nadam(0.01), "mse")  # which makes variables that cannot wait
     first = model.layers[0].kernel.numpy()
-    assert first.dtype == np.float32
+    assert first.dtype == keras.config.floatx()
     with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
         dm.fit(X, Y, batch_size=12, verbose=0)
     change = np.abs(model.layers[0].kernel.numpy() - first)
