@@ -331,16 +331,16 @@ class TrainingState:
         return bool(self.stays_away) and name in self._freed and self._can_be_freed(name)
 
     def values(self, entries: Sequence[Entry]) -> Iterator[np.ndarray]:
-        """The current value of each of these variables, watched or not. The model's own are copied one by one."""
+        """The current value of each of these variables, watched or not, copied one by one; others' as they give it."""
         with self._session_lock:
             self.settle()
-            own = {id(entry.tf_variable): entry.spec.name for entry in self._entries.values()}
-            known = set(self.session.known)
+            own = {id(each.tf_variable): name for name, each in (self._entries | self._homes.entries).items()}
+            known = self._entries.keys() & self.session.known
             names = [own.get(id(entry.tf_variable), "") for entry in entries]
             behind = {name for name in names if name in known and self._compare(name).life in IS_BEHIND}
             found = self.session.read(sorted(behind)) if behind else {}
         for name, entry in zip(names, entries, strict=True):
-            yield found[name] if name in found else entry.read()
+            yield found[name] if name in found else entry.read() if name else entry.tf_variable.numpy()
 
     def release(self) -> None:
         """Stop watching. The variables are instances of their own classes again."""
