@@ -176,7 +176,7 @@ def timed_step(
         results: list[Any] = plain(*arrays)
         timings.ran(Run(begin, timings.now(), fed=fed))
         return results
-    # Of a step that is made from options, as `plain` is, a server returns no times.
+    # A server returns no times of a step that is made from options, as `plain` is.
     options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.FULL_TRACE)
     metadata = config_pb2.RunMetadata()
     values = dict(zip(feeds, arrays, strict=True))

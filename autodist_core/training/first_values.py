@@ -50,7 +50,15 @@ def wait_for(entry: Entry, make: Callable[[], Any], copies: bool = False) -> Non
 
 
 def wait_again(entry: Entry | None) -> None:
-    """Let a variable wait on, if it still has no value when a watcher has gone."""
+    """Let a variable wait on, if it still has no value when a watcher has gone.
+
+    >>> variable = without_value((2,), "float32", lambda: [5.0, 6.0])
+    >>> entry = Entry(Variable("w", (2,), "float32"), variable)
+    >>> stop_waiting(entry)
+    >>> wait_again(entry)
+    >>> variable.numpy().tolist()
+    [5.0, 6.0]
+    """
     make = None if entry is None else vars(entry.tf_variable).get("make_first_value")
     if entry is not None and make is not None:
         wait_for(entry, make)

@@ -125,7 +125,10 @@ def watch_first(subscription: Subscription) -> None:
 
 
 def stop_waiting(entry: Entry) -> None:
-    """Take the subscriptions away that wait for the variable's value, since it has one, or another watcher makes it."""
+    """Take the subscriptions away that wait for the variable's value, since it has one, or another watcher makes it.
+
+    >>> stop_waiting(Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0])))
+    """
     for each in list(_subscriptions.get(id(entry.handle), ())):
         if getattr(each.watcher, "waits", False):
             unwatch(each)
