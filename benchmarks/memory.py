@@ -42,8 +42,8 @@ PARTS = ("forecast", "contenders")
 GATHERED = "gathered"
 BUILDERS = ("AllReduce", "PS", "PartitionedPS", "Parallax", "Sharded", GATHERED)
 """Names of builders, and a name for `Sharded(weights="gathered")`."""
-GIVING_BACK = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1"}
-"""The variables with which the C library gives freed memory back."""
+GIVING_BACK = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1", "TF_ENABLE_ONEDNN_OPTS": "0"}
+"""The variables with which the C library gives freed memory back, and TensorFlow has no pool that keeps it."""
 _SMALL = 200
 _STEPS = 3
 
