@@ -44,19 +44,22 @@ def test_a_chain_sends_from_one_machine_to_the_next(hosts, expected):
     assert np.unique([node.device for node in graph.get_operations() if node.type == "AssignVariableOp"]).size == 6
 
 
-def test_a_variable_that_was_loaded_by_rows_is_read_in_place(monkeypatch):
-    """A write of rows lets TensorFlow copy the whole variable at each read from then on."""
-    monkeypatch.setattr(transfers, "PIECE_BYTES", 4096)
+@pytest.mark.parametrize("piece_bytes", [1 << 16, 1 << 28], ids=["loaded by rows", "read by rows"])
+def test_a_variable_that_was_moved_by_rows_is_read_in_place(monkeypatch, piece_bytes):
+    """After a write or a gather of rows, TensorFlow would copy the whole variable at each read, and at each update."""
+    monkeypatch.setattr(transfers, "PIECE_BYTES", piece_bytes)
     placement = inference(("10.0.0.1:CPU:0",), Tasks("localhost", ("10.0.0.1",)))
-    graph, table, traced = tf.Graph(), Variable("table", (1000, 8), "float32"), tf.compat.v1.RunMetadata()
+    graph, table, traced = tf.Graph(), Variable("table", (1000, 200), "float32"), tf.compat.v1.RunMetadata()
     with tf.compat.v1.Session(graph=graph) as session:
         moving = transfers.Transfers(graph, session, placement, lambda doing, call, *arguments: call(*arguments))
         moving.load([table], {"table": np.ones(table.shape, "float32")})
+        if piece_bytes > table.byte_size:
+            assert dict(moving.read_each([table]))["table"].sum() == 200000
         with graph.as_default():
             read = tf.raw_ops.ReadVariableOp(resource=handle_of(table, placement.copies("table")[0]), dtype=tf.float32)
             total = tf.reduce_sum(read)
         options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
-        assert session.run(total, options=options, run_metadata=traced) == 8000
+        assert session.run(total, options=options, run_metadata=traced) == 200000
     nodes = {node.node_name: node for device in traced.step_stats.dev_stats for node in device.node_stats}
     assert sum(memory.total_bytes for memory in nodes[read.op.name].memory) < table.byte_size
 
