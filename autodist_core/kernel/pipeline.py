@@ -11,6 +11,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     StateCombiner: no change
     Outputs: AddV2: 4 -> 5, Const: 22 -> 24, ExpandDims: 0 -> 1, Identity: 4 -> 5, Mul: 10 -> 11, Pack: 0 -> 2, ...
     Order: NoOp: 3 -> 4
+    ProductsInTurn: no change
     NumbersTogether: no change
     LookupsTogether: no change
     Compile: no change
@@ -33,6 +34,7 @@ from autodist_core.kernel.passes.lookups_together import LookupsTogether
 from autodist_core.kernel.passes.numbers_together import NumbersTogether
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
+from autodist_core.kernel.passes.products_in_turn import ProductsInTurn
 from autodist_core.kernel.passes.random_streams import follows_from_number
 from autodist_core.kernel.passes.replicator import Replicator
 from autodist_core.kernel.passes.state_combiner import StateCombiner
@@ -45,7 +47,7 @@ from autodist_core.step.index import StepIndex
 
 PIPELINE: tuple[Kernel, ...] = (
     Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Update(), StateCombiner(), Outputs(),
-    Order(), NumbersTogether(), LookupsTogether(), Compile(),
+    Order(), ProductsInTurn(), NumbersTogether(), LookupsTogether(), Compile(),
 )
 
 

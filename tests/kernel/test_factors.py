@@ -16,7 +16,7 @@ from autodist_core.reports import planned
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
 from autodist_core.strategy.factor_rows import factor_rows
-from tests.capture.plain import dense_step, trace
+from tests.capture.plain import dense_step, descend, gradients_of, trace
 from tests.kernel.graphs import compiled, machines, nodes_of, placed_on
 
 SENDING = AllReduce(factor_rows=100)
@@ -105,6 +105,38 @@ def test_batches_of_known_sizes_need_no_numbers_of_examples():
     for name in gathers:
         (sent, *_) = imported.get_operation_by_name(name).inputs
         assert sent.shape == (5, 5 + 4 + 4 + 4 + 3), "machine 1 pads to the rows of machine 0"
+
+
+def _large(norm: bool) -> GraphItem:
+    """Three layers of 4 MiB, a small one and a large one; with `norm`, the update needs all gradients."""
+    shapes = dict.fromkeys(("first", "second", "third"), (5, 1 << 17)) | {"small": (5, 4), "last": (5, 1 << 17)}
+    variables = {name: tf.Variable(tf.ones(shape, tf.float64), name=name) for name, shape in shapes.items()}
+
+    def step(tracer, x):
+        loss, gradients = gradients_of(variables, x, lambda given, x: tf.add_n([
+            tf.reduce_mean(tf.tanh(x @ each)) for each in given.values()
+        ]))
+        tracer.apply(gradients, lambda handed: descend(variables)(
+            dict(zip(handed, tf.clip_by_global_norm([*handed.values()], 1.0)[0], strict=True)) if norm else handed
+        ))
+        return [loss]
+
+    return _weighted(capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),))))
+
+
+@pytest.mark.parametrize("norm, waiting", [(False, 2), (True, 0)])
+def test_a_large_product_waits_for_the_write_of_the_one_two_before(norm, waiting):
+    graph = build(item := _large(norm), placed_on(item, AllReduce(factor_rows=1 << 20), 1, 1), examples=8).graph_def
+    for machine in ("replica0", "replica1"):
+        products = {
+            name.rsplit("/")[-1]: [source for source in node.input if source.startswith("^")]
+            for name, node in nodes_of(graph, "MatMul").items() if name.startswith(f"factors/{machine}/")
+        }
+        assert set(products) == {"first", "second", "third", "small", "last"}
+        held = {name: awaited for name, awaited in products.items() if awaited}
+        assert len(held) == waiting and "small" not in held
+        for (awaited,) in held.values():
+            assert awaited.startswith(f"^update/{machine}/") and "AssignSubVariableOp" in awaited
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from autodist_core.kernel.kernel import Change
 from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
 from tests.kernel.graphs import dense_item, draft_of, placed, table_item
 
-REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, UPDATE, COMBINER, OUTPUTS, ORDER, NUMBERS, LOOKUPS, XLA = PIPELINE
+REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, UPDATE, COMBINER, OUTPUTS, ORDER, TURNS, NUMBERS, LOOKUPS, XLA = PIPELINE
 
 
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
         "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Update",
-        "StateCombiner", "Outputs", "Order", "NumbersTogether", "LookupsTogether", "Compile",
+        "StateCombiner", "Outputs", "Order", "ProductsInTurn", "NumbersTogether", "LookupsTogether", "Compile",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
 
@@ -28,9 +28,10 @@ def test_changes_read_as_counts_before_and_after():
     assert changes[1].startswith("AllReduceSynchronizer: CollectiveReduceV2: 0 -> 2, ConcatV2: 0 -> 2, Const: ")
     assert changes[2] == "PSSynchronizer: no change"
     assert changes[5] == "StateCombiner: no change"
-    assert changes[-4:] == [
-        "Order: NoOp: 3 -> 4", "NumbersTogether: no change", "LookupsTogether: no change", "Compile: no change",
-    ]  # fmt: skip
+    assert changes[-5:] == [
+        "Order: NoOp: 3 -> 4",
+        *(f"{each}: no change" for each in ("ProductsInTurn", "NumbersTogether", "LookupsTogether", "Compile")),
+    ]
     assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
 
 
