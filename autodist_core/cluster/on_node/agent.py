@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from autodist_core.cluster.on_node.light_tensorflow import import_tensorflow_server
 from autodist_core.cluster.on_node.machine import cards, machine_resources
-from autodist_core.cluster.protocol.messages import Message, Sender, receive
+from autodist_core.cluster.protocol.messages import AGENT_MODULE, Message, Sender, receive
 from autodist_core.cluster.protocol.probes import Listener, measure, reach
 from autodist_core.errors import LaunchError
 from autodist_core.give_back import give_back
@@ -102,6 +102,7 @@ ORDERS = ("describe", "listen", "reach", "measure", "visitors", "serve", "give_b
 
 def main() -> None:
     """Carry out one order after the other until the chief ends this agent or is gone."""
+    _use_huge_pages()
     orders, answers = _take_standard_streams()
     answers.send({"pid": os.getpid(), "started": _start_of_this_process()})
     waiting: queue.Queue[Message] = queue.Queue()
@@ -116,6 +117,16 @@ def main() -> None:
             _exit_because(f"no message of the chief came within {LEASE_SECONDS:.0f} s")
         if order.get("do") != "beat":
             answers.send({"answer": order.get("id"), **_answer(methods, order)})
+
+
+def _use_huge_pages() -> None:
+    """Start this process again with huge pages for large values, unless the node has settings of its own.
+
+    Without oneDNN, TensorFlow takes new memory for each large value: 403 MB of weights took steps from 0.46 to 0.65 s.
+    """
+    if "GLIBC_TUNABLES" not in os.environ:  # the C library reads it at the start of a process only
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, [sys.executable, "-m", AGENT_MODULE])
 
 
 def _answer(methods: Mapping[str, Callable[..., Message]], order: Message) -> Message:
