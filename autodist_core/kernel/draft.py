@@ -30,6 +30,12 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem
 from autodist_core.step.index import StepIndex
 
+FILLED = (
+    "compute", "local", "initializers", "reduced", "collectives", "buckets", "added", "new_values", "barriers",
+    "returned", "outputs", "steps",
+)  # fmt: skip
+"""The fields of a draft that kernels fill, and of which each kernel declares those that it uses."""
+
 
 @dataclass(frozen=True)
 class Rows:

@@ -7,16 +7,18 @@ In: a draft and kernels. Out: a `Change` for each kernel; the kernels have added
 A kernel is a small frozen value. Its fields are its options. `apply` adds nodes to a draft, the graph of one step for
 all replicas. No kernel changes the captured step. A kernel declares the fields of the draft that it needs and the
 fields that it provides, except `targets`, to which every kernel may add. The runner raises an error if the order is
-wrong. The finished graph is checked as a whole (`Editor.graph_def`).
+wrong, and gives a kernel a view of the draft that has the declared fields only. The finished graph is checked as a
+whole (`Editor.graph_def`).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 from autodist_core.errors import AutodistError, KernelError
-from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.draft import FILLED, Draft
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
     before = draft.editor.histogram()
     for kernel in kernels:
         try:
-            kernel.apply(draft)
+            kernel.apply(cast(Draft, _View(draft, kernel)))
         except (AutodistError, KeyError, ValueError) as error:
             done = ", ".join(change.kernel for change in changes) or "none"
             if not isinstance(error, AutodistError):
@@ -101,6 +103,32 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
         changes.append(Change.between(kernel.name, before, after))
         before = after
     return tuple(changes)
+
+
+class _View:
+    """A draft as one kernel sees it: what it needs can be read, what it provides can be changed, no other field."""
+
+    def __init__(self, draft: Draft, kernel: Kernel) -> None:
+        given = {name: value for name, value in vars(draft).items() if name not in FILLED}
+        seen = {name: _frozen(getattr(draft, name)) for name in {*kernel.needs, *kernel.reads} - {*kernel.provides}}
+        self.__dict__.update(given, _draft=draft, _kernel=kernel, **seen)
+
+    def __getattr__(self, name: str) -> Any:
+        self._require(name, name not in FILLED)
+        return getattr(self._draft, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._require(name, name == "targets")
+        setattr(self._draft, name, value)
+
+    def _require(self, name: str, free: bool) -> None:
+        if not free and name not in self._kernel.provides:
+            raise KernelError(f"kernel {self._kernel.name} does not declare how it uses draft.{name}.")
+
+
+def _frozen(value: Any) -> Any:
+    changing: dict[type, Any] = {dict: MappingProxyType, set: frozenset, list: tuple}
+    return changing.get(type(value), lambda same: same)(value)
 
 
 def require_order(kernels: Sequence[Kernel], provided: Set[str] = frozenset()) -> None:

@@ -1,15 +1,17 @@
 """Every kernel runs by itself on a draft, says what it changed, and is checked; an error says what ran before it."""
 
-from copy import copy
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
 from autodist_core.errors import CaptureError, KernelError
 from autodist_core.kernel import PIPELINE, Draft, Kernel, build, run
 from autodist_core.kernel.kernel import Change
-from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
-from tests.kernel.graphs import dense_item, draft_of, placed, table_item
+from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
+from tests.kernel.graphs import dense_item, draft_of, placed
 
 REPLICATOR, ALL_REDUCE, SERVERS, BARRIERS, UPDATE, COMBINER, OUTPUTS, ORDER, TURNS, NUMBERS, LOOKUPS, XLA = PIPELINE
 
@@ -120,17 +122,33 @@ def test_kernels_in_the_wrong_order_are_refused_before_any_runs():
     assert draft.editor.histogram() == {}
 
 
-FILLED = (
-    "compute", "local", "initializers", "reduced", "collectives", "buckets", "added", "new_values", "barriers",
-    "returned", "outputs", "steps",
-)  # fmt: skip
+@dataclass(frozen=True)
+class Uses(Kernel):
+    """Uses fields of the draft as a test says."""
+
+    use: Callable[[Draft], object]
+    needs: ClassVar = ("compute",)
+    provides: ClassVar = ("barriers",)
+
+    def apply(self, draft: Draft) -> None:
+        self.use(draft)
 
 
-@pytest.mark.parametrize("builder", [AllReduce(compressor="HorovodCompressorEF"), PS(), Parallax()], ids=str)
-@pytest.mark.parametrize("item", [dense_item, table_item])
-def test_a_kernel_declares_what_it_fills(item, builder):
-    draft = draft_of(replace(item(), jit_compile=True), builder)
-    for kernel in PIPELINE:
-        before = {name: copy(getattr(draft, name)) for name in FILLED}
-        run(draft, [kernel])
-        assert {name for name in FILLED if getattr(draft, name) != before[name]} <= set(kernel.provides), kernel
+@pytest.mark.parametrize(
+    "use, refused",
+    [
+        (lambda draft: draft.local, "does not declare how it uses draft.local"),
+        (lambda draft: draft.outputs.append("loss"), "does not declare how it uses draft.outputs"),
+        (lambda draft: setattr(draft, "compute", set()), "does not declare how it uses draft.compute"),
+        (lambda draft: setattr(draft, "editor", None), "does not declare how it uses draft.editor"),
+        (lambda draft: draft.compute.add("loss"), "'frozenset' object has no attribute 'add'"),
+        (lambda draft: draft.barriers.update({0: "barrier"}), None),
+        (lambda draft: draft.targets.append(min(draft.compute)), None),
+    ],
+    ids=["reads", "fills", "replaces what it needs", "replaces what is given", "changes what it needs", "", "targets"],
+)
+def test_a_kernel_sees_the_fields_that_it_declares(use, refused):
+    draft = draft_of(dense_item(), PS())
+    with pytest.raises((KernelError, AttributeError), match=refused) if refused else nullcontext():
+        run(draft, [REPLICATOR, Uses(use)])
+    assert draft.compute and not draft.outputs

@@ -47,6 +47,7 @@ class Compile(Kernel):
     """
 
     needs = ("outputs", "steps")
+    reads = ("compute",)
     provides = ("outputs",)
 
     def apply(self, draft: Draft) -> None:

@@ -12,7 +12,7 @@ that are marked as those of the whole batch are joined. Every replica draws rand
 (`random_streams.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
@@ -48,7 +48,7 @@ class Replicator(Kernel):
         draft.compute.update(names)
         for replica in draft.active_replicas:
             for name in names:
-                copy_node(draft, replica, name)
+                copy_node(draft, replica, name, {})
         combined = draft.crossing
         for name in draft.step.in_order(set(names) & combined.keys()):
             _replace(draft, name, combined[name])
@@ -66,13 +66,15 @@ class Replicator(Kernel):
                 _add_table(draft, table, host)
 
 
-def copy_node(draft: Draft, replica: Replica, name: str) -> str:
+def copy_node(draft: Draft, replica: Replica, name: str, returned: Mapping[str, str]) -> str:
     """Add a replica's copy of a captured node of compute, and return the name of the copy.
+
+    `returned` has the values that the update hands back, by the captured tensor's name.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import PS
     >>> draft = example_draft(PS())
-    >>> copy = draft.editor[copy_node(draft, draft.active_replicas[1], "matmul/ReadVariableOp")]
+    >>> copy = draft.editor[copy_node(draft, draft.active_replicas[1], "matmul/ReadVariableOp", {})]
     >>> copy.name, list(copy.input), copy.device
     ('replica1/matmul/ReadVariableOp', ['variable/kernel.replica1'], '/device:CPU:1')
     """
@@ -89,7 +91,8 @@ def copy_node(draft: Draft, replica: Replica, name: str) -> str:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
         return draft.editor.add("Identity", replica.copy_of(name), [rows], replica.device, T=dtype)
     inputs = [
-        renamed for source in node.input if (renamed := _source(draft, replica, source)) is not None
+        renamed for source in node.input
+        if (renamed := returned.get(source) or _source(draft, replica, source)) is not None
     ]
     order = draft.at(name) if name in step.touches else None
     copy = draft.editor.copy(node, replica.copy_of(name), inputs, _device(draft, replica, node), order).name
@@ -147,8 +150,6 @@ def _source(draft: Draft, replica: Replica, source: str) -> str | None:
         return draft.handle(variable, _copy_for(draft, variable, replica))
     if name in draft.step.tables:
         return None if output < 0 else _table(draft, replica.host, name)
-    if source in draft.returned:
-        return draft.returned[source]
     target = replica.copy_of(name)
     if output >= 0:
         return naming.tensor(target, output)

@@ -74,7 +74,7 @@ def _copy_what_waits(draft: Draft) -> None:
     effects = waiting.intersection([*step.touches, *step.item.targets])
     for replica in draft.active_replicas:
         for name in step.in_order(step.cone(effects) & waiting):
-            copy = copy_node(draft, replica, name)
+            copy = copy_node(draft, replica, name, draft.returned)
             if name in effects:
                 draft.editor.control(copy, draft.barriers[step.occurrences[-1]])
 
