@@ -105,7 +105,9 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
         counted = "operations counted" if model.seen else "layers as their variables are"
         rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
         rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
-        yield f"auto: nothing was measured: {counted}, {', '.join(rates)}, network_bandwidth of the file"
+        links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
+        what = "only the links were measured" if cluster.links_from else "nothing was measured"
+        yield f"auto: {what}: {counted}, {', '.join(rates)}, {links}"
 
 
 def _ms(seconds: float) -> str:

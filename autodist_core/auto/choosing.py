@@ -98,7 +98,7 @@ class Trial:
         cluster: ClusterProfile | None = None, **more: Any,
     ) -> Trial:
         """A trial with the profiles that are given, and else with what is assumed."""
-        profiles = model or ModelProfile.assumed(item), cluster or ClusterProfile.assumed(spec)
+        profiles = model or ModelProfile.assumed(item), cluster or ClusterProfile.of(spec)
         return Trial(item, spec, Charging(*profiles, examples), **more)
 
     def on(self, cluster: ClusterProfile) -> Trial:

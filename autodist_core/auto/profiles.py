@@ -1,15 +1,21 @@
 """What a prediction knows of a model and of a cluster, and what it takes where nothing was measured.
 
 In: a GraphItem and a ResourceSpec, or what somebody measured. Out: a `ModelProfile` and a `ClusterProfile`, which
-`charges` and `prediction` read. All defaults are here, each with where it comes from.
+`charges` and `prediction` read. All defaults are here, each with where it comes from. The links of `cluster.yml` are
+taken from `cluster.profile.json` beside it, which `autodist doctor --profile` writes.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
 
+from autodist_core.errors import StrategyError
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.factor_rows import FLOPS
@@ -148,11 +154,31 @@ class ClusterProfile:
     119625000.0
     >>> ClusterProfile.assumed(spec).measured(1e9, processors=8).machines[0].operations
     1000000000.0
+    >>> ClusterProfile.of(spec) == ClusterProfile.assumed(spec)  # no doctor has measured its links
+    True
     """
 
     machines: tuple[Machine, ...]
     seen: bool = False
     """Whether this was measured."""
+    links_from: str = ""
+    """The file with the measured links; empty if the cluster file states them."""
+
+    @staticmethod
+    def of(spec: ResourceSpec) -> ClusterProfile:
+        """What is assumed, with the links and processors that the doctor has measured of these machines."""
+        assumed, file = ClusterProfile.assumed(spec), file_beside(spec.source)
+        if len(assumed.machines) < 2 or not file.is_file():
+            return assumed
+        try:
+            found = json.loads(file.read_text())
+            machines = tuple(_with_links(each, found) for each in assumed.machines)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StrategyError(
+                f"{file}: the measured links of {spec.source} cannot be read from it ({type(error).__name__}: "
+                f"{error}). Write it again: autodist doctor --profile {spec.source}. Or delete it."
+            ) from error
+        return ClusterProfile(machines, links_from=file.name)
 
     @staticmethod
     def assumed(spec: ResourceSpec) -> ClusterProfile:
@@ -173,3 +199,23 @@ class ClusterProfile:
         """The same with the operations in a second that one replica was measured to compute, on so many processors."""
         machines = (replace(each, rate=rate, processors=processors) for each in self.machines)
         return ClusterProfile(tuple(machines), seen=True)
+
+
+def file_beside(source: str) -> Path:
+    """The file with what was measured of the machines of a cluster file.
+
+    >>> file_beside("here/cluster.yml").name
+    'cluster.profile.json'
+    """
+    return Path(source).with_suffix(".profile.json")
+
+
+def _with_links(machine: Machine, found: Mapping[str, Any]) -> Machine:
+    """A machine with its measured processors, the bandwidth of its fastest pair, and its usual latency."""
+    (node,) = (each for each in found["nodes"] if each["address"] == machine.address)
+    links = [each for each in found["pairs"] if machine.address in (each["source"], each["target"])]
+    return replace(
+        machine, bandwidth=max(each["gbits"] for each in links) * 1e9 / 8,
+        latency=LATENCY + median(each["round_trip"] for each in links) / 2,
+        processors=float(node["description"]["cpus"]),
+    )

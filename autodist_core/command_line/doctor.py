@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 
+from autodist_core.auto.profiles import file_beside
 from autodist_core.cluster.doctor.diagnosis import diagnose
 from autodist_core.cluster.doctor.report_text import as_data, as_text
 from autodist_core.command_line import seconds
@@ -23,11 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=seconds, default=1.0, help="the time for which each bandwidth is measured (default: 1)"
     )
+    parser.add_argument(
+        "--profile", action="store_true", help='write what is measured beside the file, for strategy="auto"'
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report; return 0 if all nodes are ready, else 1."""
+    """Print the report; return 0 if all nodes are ready, else 1. A profile is written if they are."""
     lock = threading.Lock()
 
     def say(line: str) -> None:
@@ -36,4 +40,11 @@ def run(options: argparse.Namespace) -> int:
 
     report = diagnose(ResourceSpec(options.file), options.seconds, say)
     print(json.dumps(as_data(report), indent=2) if options.json else as_text(report))
+    if options.profile and not report.problems:
+        beside = file_beside(options.file)
+        # Beside it first, and moved: a program that reads it meanwhile finds the old file or the new one.
+        new = beside.with_suffix(".new")
+        new.write_text(json.dumps(as_data(report), indent=2))
+        new.replace(beside)
+        say(f'strategy="auto" uses {beside} from now on')
     return 1 if report.problems else 0

@@ -10,6 +10,10 @@ import sys
 import pytest
 import yaml
 
+from autodist_core import GraphItem, ResourceSpec, Variable
+from autodist_core.auto import Auto
+from autodist_core.auto.profiles import ClusterProfile
+from autodist_core.errors import StrategyError
 from tests.network.lan import ROOT
 from tests.support.waiting import until
 
@@ -129,6 +133,21 @@ def test_json_and_a_range_of_ports(network, healthy):
     assert all(node["description"]["cpus"] and node["problems"] == [] for node in found["nodes"])
     assert len(found["pairs"]) == 6
     assert all(0 < pair["gbits"] < 1.2 * pair["gbits_wanted"] and not pair["problem"] for pair in found["pairs"])
+
+
+def test_auto_predicts_with_the_links_that_the_doctor_has_measured(network, healthy):
+    """The file states 1 Gbit/s for all hosts, and one of them has a tenth."""
+    spec, item = ResourceSpec(healthy), GraphItem((Variable("kernel", (1000, 1000), "float32"),))
+    assert Auto().build(item, spec).notes[-1].endswith("20 Gflop/s for a machine, network_bandwidth of the file")
+    network.hosts[1].shape("100mbit")
+    done = doctor(network, healthy, "--profile")
+    written = healthy.with_name("cluster.profile.json")
+    assert done.returncode == 0 and f'strategy="auto" uses {written} from now on' in done.stderr
+    assert [round(each.bandwidth / 125e6, 1) for each in ClusterProfile.of(spec).machines] == [1.0, 0.1, 1.0]
+    assert Auto().build(item, spec).notes[-1].endswith("20 Gflop/s for a machine, links as in cluster.profile.json")
+    written.write_text('{"nodes": []}')
+    with pytest.raises(StrategyError, match=r"cluster\.profile\.json: the measured .* autodist doctor --profile"):
+        Auto().build(item, spec)
 
 
 def test_what_cannot_be_examined(network, tmp_path):
