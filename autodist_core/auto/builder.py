@@ -3,17 +3,18 @@
 In: a GraphItem and a ResourceSpec. Out: the Strategy that is predicted to be fastest, with notes on the choice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from autodist_core.auto.choosing import ALLOWED, Candidate, Trial, best
 from autodist_core.auto.improving import improved
-from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, Prediction
+from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, Prediction, predict
 from autodist_core.auto.profiles import EXAMPLES, GPU_FLOPS
 from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
+from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.factor_rows import FLOPS
 from autodist_core.strategy.options import check_choice
 
@@ -72,6 +73,34 @@ def _trial(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
         item, spec, examples, profile_of(item, spec, examples),
         carried_out=lambda strategy: carried_out(item, strategy), available=lambda name: available(name, here, held),
     )
+
+
+def beside_measured(
+    item: GraphItem, strategy: CompiledStrategy, spec: ResourceSpec, examples: int, node: str,
+    measured: Mapping[str, float],
+) -> str:
+    """What is predicted of the steps of a strategy on one node, beside the seconds that were measured there.
+
+    >>> from autodist_core import StrategyCompiler, Variable
+    >>> item, spec = GraphItem((Variable("kernel", (600, 400), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> strategy = StrategyCompiler(item, spec).compile(Auto().build(item, spec))
+    >>> print(beside_measured(item, strategy, spec, 64, "localhost", {"compute": 0.0011, "update": 0.0001}))
+    auto predicted 4.7 ms = compute 4.6 (measured 1.1) + wire 0.0 (0.0) + update 0.1 (0.1): compute is furthest off
+    """
+    trial = _trial(item, spec, examples)
+    charges = map(trial.charging.of, strategy.variables)
+    found = predict(charges, trial.charging.cluster.machines, trial.compute).parts[node]
+    pairs = {
+        "compute": (found[COMPUTE], measured.get("compute", 0.0)),
+        "wire": (found[WIRE] + found[BACK], measured.get("wire", 0.0)),
+        "update": (found[UPDATING], measured.get("update", 0.0)),
+    }
+    said = " + ".join(
+        f"{name} {1e3 * expected:.1f} ({'measured ' * (name == 'compute')}{1e3 * seen:.1f})"
+        for name, (expected, seen) in pairs.items()
+    )
+    off = max(pairs, key=lambda name: abs(pairs[name][0] - pairs[name][1]))
+    return f"auto predicted {_ms(sum(found.values()))} = {said}: {off} is furthest off"
 
 
 _SAME = 5e-5

@@ -4,8 +4,10 @@ The flow: `step_times.py` divides the time, and `time_text.py` makes the text.
 """
 
 from collections import Counter
+from dataclasses import replace
 from html import escape
 
+from autodist_core.auto import beside_measured
 from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
 from autodist_core.plan.headline import LinkBytes, bytes_of_links
@@ -57,10 +59,15 @@ def time_report(
     runs = [run for call in timings.calls for run in call.runs]
     plain = [run for run in runs if not run.operations]
     fed = sum(run.fed for run in runs) / len(runs)
-    return TimeReport(TimeTable(
+    table = TimeTable(
         step, parts, len(plain), examples, len(strategy.replicas), home, steps_of_call, source,
         _wire_time(item, strategy, spec, fed, examples), notes,
-    ))
+    )
+    if any(note.startswith("auto chose") for note in strategy.notes):
+        node = table.busiest
+        found = beside_measured(item, strategy, spec, round(examples), node, parts[node])
+        table = replace(table, notes=(*notes, found))
+    return TimeReport(table)
 
 
 def _wire_time(

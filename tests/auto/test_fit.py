@@ -1,5 +1,7 @@
 """`strategy="auto"` for a Keras model: what is counted of its step, what the plan says, and equal weights."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -87,3 +89,16 @@ def test_what_was_chosen_can_be_saved_and_passed_again():
 @pytest.mark.parametrize("name", ["dense", "embedding"])
 def test_weights_are_those_of_one_device(name):
     assert_equal_training(BY_NAME[name], strategy=Auto(), replicas=3)
+
+
+def test_explain_has_what_was_predicted_beside_what_was_measured():
+    model = seeded(dense)
+    model.compile("sgd", "mse")
+    distributed = DistributedModel(model, ResourceSpec.local(cpus=2), strategy="auto")
+    distributed.fit(X, Y, batch_size=EXAMPLES // 2, epochs=2, verbose=0)
+    report = distributed.explain(steps=4)
+    (line,) = (line for line in report.splitlines() if "auto predicted" in line)
+    found = re.search(r"predicted ([0-9.]+) ms = compute ([0-9.]+) \(measured ([0-9.]+)\) \+ wire .*: \w+ is", line)
+    whole, compute, measured = map(float, found.groups())
+    assert 0 < compute <= whole and measured == round(1e3 * report.table.parts["localhost"]["compute"], 1)
+    assert "predicted" not in DistributedModel(model, ResourceSpec.local(cpus=2), strategy="PS").plan(X, Y)
