@@ -1,4 +1,4 @@
-"""`autodist plan`: print the plan of a saved model.
+"""`autodist plan`: print the plan of a saved model, or compare all strategies for it.
 
 In: the command's arguments: a cluster file, and a file that Keras saved. Out: the plan, on standard output.
 """
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from autodist_core.auto import NAMES
-from autodist_core.errors import CaptureError
+from autodist_core.auto.comparison import comparison
+from autodist_core.errors import CaptureError, StrategyError
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.written import read_builder
+from autodist_keras.training.batches import read_batch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strategy", metavar="NAME",
         help=f"{', '.join(NAMES)}, or by default Parallax; with options: 'AllReduce(chunk_size=1)', in quotes",
+    )
+    parser.add_argument(
+        "--compare", type=_examples, metavar="EXAMPLES",
+        help="predict a step of this many examples for every strategy; the machines need not be there",
     )
     parser.add_argument(
         "--no-share-memory", dest="share_memory", action="store_const", const=False,
@@ -54,8 +60,38 @@ def run(options: argparse.Namespace) -> int:
 
     # A model takes seconds to load. The other arguments are checked first.
     spec, builder = ResourceSpec(options.file), read_builder(options.strategy, NAMES)
-    print(DistributedModel(saved_model(options.model), spec, builder, options.share_memory).plan())
+    distributed = DistributedModel(saved_model(options.model), spec, builder, options.share_memory)
+    print(distributed.plan() if options.compare is None else _compared(distributed, options.compare))
     return 0
+
+
+def _compared(distributed: Any, examples: int) -> str:
+    """The comparison of all strategies. The step is captured for zeros: what is in a batch does not change its time."""
+    import numpy as np
+
+    model = distributed.model
+    tensors = [*(getattr(model, "inputs", None) or ()), *(getattr(model, "outputs", None) or ())]
+    if not tensors or any(None in tensor.shape[1:] for tensor in tensors):
+        shapes = ", ".join(f"{tensor.name} {tuple(tensor.shape)}" for tensor in tensors) or "none, as of a subclass"
+        raise StrategyError(
+            f"--compare needs inputs and outputs whose sizes are known, besides that of the batch. The model has "
+            f"{shapes}. Save a functional or sequential model with keras.Input(shape)."
+        )
+
+    def zeros(tensors: Any) -> Any:
+        found = [np.zeros((examples, *tensor.shape[1:]), tensor.dtype) for tensor in tensors]
+        return found if len(found) > 1 else found[0]
+
+    # Any loss takes zeros of the shape of the outputs; that of the program may take labels of another one.
+    model.compile(model.optimizer or "adam", "mse", jit_compile=False)
+    captured = distributed._driver.captured_for(read_batch((zeros(model.inputs), zeros(model.outputs))))
+    return comparison(captured.item, distributed._driver.settings.resource_spec, examples)
+
+
+def _examples(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected the number of examples of a batch, at least 1; got {text!r}")
+    return int(text)
 
 
 def saved_model(path: str | os.PathLike[str]) -> Any:

@@ -2,8 +2,8 @@
 
 The modules in the order of the flow: `profiles` has what is known of a model and a cluster, and what is assumed.
 `of_step` reads the profile of a captured step; it alone needs TensorFlow. `charges` says what one variable adds to a
-step, and `prediction` adds that up. `choosing` tries the builders, `improving` changes single variables, and
-`builder` is `Auto`, and says why.
+step, and `prediction` adds that up. `choosing` tries the builders, `trial` does so for a captured step, `improving`
+changes single variables, and `builder` is `Auto`, and says why. `comparison` is the table of all builders.
 """
 
 from collections.abc import Mapping

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from autodist_core.auto.choosing import ALLOWED, Candidate, Trial, best
 from autodist_core.auto.improving import improved
 from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, Prediction, predict
-from autodist_core.auto.profiles import EXAMPLES, GPU_FLOPS
+from autodist_core.auto.profiles import EXAMPLES
+from autodist_core.auto.trial import assumptions, trial_of
 from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
-from autodist_core.strategy.factor_rows import FLOPS
 from autodist_core.strategy.options import check_choice
 
 
@@ -51,7 +51,7 @@ class Auto(StrategyBuilder):
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
         examples = graph_item.usual_examples
-        trial = _trial(graph_item, resource_spec, examples or EXAMPLES)
+        trial = trial_of(graph_item, resource_spec, examples or EXAMPLES)
         first, *others = best(trial, self.allow)
         chosen = improved(trial, first)
         if chosen is not first:
@@ -59,20 +59,6 @@ class Auto(StrategyBuilder):
         strategy = chosen.strategy.copy()
         strategy.notes.extend(notes(trial, chosen, others, known=examples > 0))
         return strategy
-
-
-def _trial(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
-    """The trial for a step. What is known of a captured step needs TensorFlow, which has traced it."""
-    if not item.gradients or not item.graph_bytes:
-        return Trial.of(item, spec, examples)
-    from autodist_core.auto.of_step import carried_out, profile_of
-    from autodist_core.forecast.needs import available
-
-    here, held = spec.chief.address, sum(each.byte_size for each in item.variables)
-    return Trial.of(
-        item, spec, examples, profile_of(item, spec, examples),
-        carried_out=lambda strategy: carried_out(item, strategy), available=lambda name: available(name, here, held),
-    )
 
 
 def beside_measured(
@@ -87,7 +73,7 @@ def beside_measured(
     >>> print(beside_measured(item, strategy, spec, 64, "localhost", {"compute": 0.0011, "update": 0.0001}))
     auto predicted 4.7 ms = compute 4.6 (measured 1.1) + wire 0.0 (0.0) + update 0.1 (0.1): compute is furthest off
     """
-    trial = _trial(item, spec, examples)
+    trial = trial_of(item, spec, examples)
     charges = map(trial.charging.of, strategy.variables)
     found = predict(charges, trial.charging.cluster.machines, trial.compute).parts[node]
     pairs = {
@@ -129,14 +115,7 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
         yield f"auto: next is {other.name}: {_why(found, other.prediction)}"
     if not trial.fits(chosen):
         yield "auto: no strategy fits into memory, as far as is known"
-    model, cluster = trial.charging.model, trial.charging.cluster
-    if not cluster.seen:
-        counted = "operations counted" if model.seen else "layers as their variables are"
-        rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
-        rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
-        links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
-        what = "only the links were measured" if cluster.links_from else "nothing was measured"
-        yield f"auto: {what}: {counted}, {', '.join(rates)}, {links}"
+    yield from assumptions(trial)
 
 
 def _ms(seconds: float) -> str:

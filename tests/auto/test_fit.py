@@ -1,5 +1,6 @@
 """`strategy="auto"` for a Keras model: what is counted of its step, what the plan says, and equal weights."""
 
+import argparse
 import re
 
 import keras
@@ -11,7 +12,7 @@ from autodist_core.auto import Auto
 from autodist_core.auto.of_step import ELEMENT, profile_of
 from autodist_core.auto.profiles import FORWARD
 from autodist_core.errors import StrategyError
-from autodist_keras import DistributedModel
+from autodist_keras import DistributedModel, command_line
 from tests.auto.test_predictions import machines
 from tests.support.graphs import captured
 from tests.support.models import BY_NAME, stacked
@@ -102,3 +103,22 @@ def test_explain_has_what_was_predicted_beside_what_was_measured():
     whole, compute, measured = map(float, found.groups())
     assert 0 < compute <= whole and measured == round(1e3 * report.table.parts["localhost"]["compute"], 1)
     assert "predicted" not in DistributedModel(model, ResourceSpec.local(cpus=2), strategy="PS").plan(X, Y)
+
+
+def test_a_command_compares_all_strategies_for_machines_that_are_not_there(tmp_path, capsys):
+    cluster, model, parser = tmp_path / "cluster.yml", tmp_path / "model.keras", argparse.ArgumentParser()
+    cluster.write_text("nodes: [{address: 10.9.0.1, chief: true}, {address: 10.9.0.2}]\nssh: {username: me}")
+    seeded(dense).save(model)
+    command_line.add_arguments(parser)
+    arguments = [str(cluster), "--model", str(model)]
+    assert command_line.run(parser.parse_args([*arguments, "--compare", "48"])) == 0
+    first, _, *rows, assumed = capsys.readouterr().out.splitlines()
+    assert first == "predicted ms of a step of 48 examples on 2 replicas" and "operations counted" in assumed
+    steps = [float(row[32:41]) for row in rows]
+    assert steps == sorted(steps) and {"Parallax", "PS", "Sharded"} <= {row.split()[0] for row in rows}
+    with pytest.raises(SystemExit):
+        parser.parse_args([*arguments, "--compare", "0"])
+    assert "at least 1; got '0'" in capsys.readouterr().err
+    stacked(keras.Input((None, 4)), keras.layers.Dense(2)).save(model)
+    with pytest.raises(StrategyError, match=r"--compare needs .* \(None, None, 4\)"):
+        command_line.run(parser.parse_args([*arguments, "--compare", "48"]))

@@ -1,0 +1,50 @@
+"""The trial of a captured step: with what its graph says, and what was measured of the machines.
+
+In: a step, a ResourceSpec, and the number of examples of a batch. Out: a `Trial`, and the lines on what it assumes.
+"""
+
+from collections.abc import Iterator
+
+from autodist_core.auto.choosing import Trial
+from autodist_core.auto.profiles import GPU_FLOPS
+from autodist_core.resource_spec import ResourceSpec
+from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy.factor_rows import FLOPS
+
+
+def trial_of(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
+    """The trial for a step. What is known of a captured step needs TensorFlow, which has traced it.
+
+    >>> from autodist_core import Variable
+    >>> item, spec = GraphItem((Variable("kernel", (600, 400), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> round(trial_of(item, spec, 64).compute["localhost"], 4)
+    0.0046
+    """
+    if not item.gradients or not item.graph_bytes:
+        return Trial.of(item, spec, examples)
+    from autodist_core.auto.of_step import carried_out, profile_of
+    from autodist_core.forecast.needs import available
+
+    here, held = spec.chief.address, sum(each.byte_size for each in item.variables)
+    return Trial.of(
+        item, spec, examples, profile_of(item, spec, examples),
+        carried_out=lambda strategy: carried_out(item, strategy), available=lambda name: available(name, here, held),
+    )
+
+
+def assumptions(trial: Trial) -> Iterator[str]:
+    """What was not measured, if not all was.
+
+    >>> from autodist_core import Variable
+    >>> item, spec = GraphItem((Variable("kernel", (6, 4), "float32"),)), ResourceSpec.local(cpus=2)
+    >>> print(*assumptions(trial_of(item, spec, 64)))
+    auto: nothing was measured: layers as their variables are, 20 Gflop/s for a machine, network_bandwidth of the file
+    """
+    model, cluster = trial.charging.model, trial.charging.cluster
+    if not cluster.seen:
+        counted = "operations counted" if model.seen else "layers as their variables are"
+        rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
+        rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
+        links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
+        what = "only the links were measured" if cluster.links_from else "nothing was measured"
+        yield f"auto: {what}: {counted}, {', '.join(rates)}, {links}"
