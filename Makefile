@@ -7,7 +7,7 @@
 #
 # CI runs `make test-long`, `make test-packages`, `make test-oldest` and `make test-pythons` besides: more combinations and
 # repetitions, data of other packages, the oldest versions of the dependencies, and a quick part on Python 3.12 and 3.13
-# where PATH has them.
+# where PATH has them. `make test-next` runs the quick tests on the newest pre-releases of TensorFlow and Keras.
 # All need Python 3.11 to 3.13 with pip, and make, and put everything else into .venv here. Knobs, with their defaults:
 #   PYTHON=          interpreter for a new .venv (the first of python3, python3.13, python3.12, python3.11 that fits)
 #   VENV=.venv       where to install
@@ -25,6 +25,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PYTEST = $(PY) -m pytest -n $(JOBS) --dist loadfile --durations 10
 OLDEST := .venv-oldest
+NEXT := .venv-next
 BENCH := .venv-bench
 DIST := .venv-dist
 BENCH_ARGS ?=
@@ -41,7 +42,7 @@ PYTHON ?= $(firstword $(foreach python,python3 python3.13 python3.12 python3.11,
 # Test processes, and the programs that they start, read what an earlier one has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-pythons $(PYTHONS:%=test-python%) bench gpu-check docs dist clean
+.PHONY: help demo test lint types proto-check proto pytest test-long test-packages test-oldest test-next test-pythons $(PYTHONS:%=test-python%) bench gpu-check docs dist clean
 .DELETE_ON_ERROR:
 
 help:
@@ -79,6 +80,16 @@ test-packages: $(VENV)/.installed-packages
 test-oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest -n $(JOBS) -m "oldest and not long" $(PYTEST_ARGS)
 	$(OLDEST)/bin/python examples/train.py
+
+# The quick tests on the newest pre-releases of TensorFlow and Keras. The environment is new each time, as they are.
+test-next:
+	rm -rf $(NEXT) && $(PYTHON) -m venv $(NEXT)
+	$(NEXT)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[test]'
+	$(NEXT)/bin/python -m pip --disable-pip-version-check install --quiet --pre --upgrade tensorflow
+	$(NEXT)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes keras
+	$(NEXT)/bin/python -m pip --disable-pip-version-check install --quiet --pre --force-reinstall --no-deps keras-nightly
+	$(NEXT)/bin/python examples/train.py
+	$(NEXT)/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not long" $(PYTEST_ARGS)
 
 # A quick part of the tests on the other versions of Python, each in a virtual environment of its own, where PATH has them.
 test-pythons: $(PYTHONS:%=test-python%)
@@ -150,4 +161,4 @@ $(PYTHONS:%=.venv-%/.installed): .venv-%/.installed: $(METADATA)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(BENCH) $(DIST) $(PYTHONS:%=.venv-%) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) $(NEXT) $(BENCH) $(DIST) $(PYTHONS:%=.venv-%) build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache
