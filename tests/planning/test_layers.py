@@ -32,7 +32,7 @@ INSIDE = {
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (
-        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "alike", "kernel",
+        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "units", "kernel",
         "passes",
     ),
     "autodist_core.forecast": ("liveness", "tensors", "needs"),

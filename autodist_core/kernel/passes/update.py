@@ -138,7 +138,7 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, portions: Port
         return draft.handle(variable, draft.placement.owned_copy(variable, owner))
     if name in step.markers:
         return None if output < 0 else _gradient(draft, owner, name)
-    if name in step.alike:
+    if name in step.whole:
         return naming.tensor(_fed_replica(draft, owner).copy_of(name), output) if output >= 0 else None
     home = portions.home(owner, name)
     if output >= 0:

@@ -52,7 +52,7 @@ class Replica:
     name: str
     device: str
     stands_at: int | None = None
-    """Its number among all replicas, if the placement has only those that stand for all (`kernel/alike/`)."""
+    """Its number among all replicas, if the placement has only those that stand for all (`kernel/units/`)."""
 
     @property
     def number(self) -> int:
