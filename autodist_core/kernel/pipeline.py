@@ -34,12 +34,12 @@ from autodist_core.kernel.passes.numbers_together import NumbersTogether
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
 from autodist_core.kernel.passes.products_in_turn import ProductsInTurn
-from autodist_core.kernel.passes.random_streams import follows_from_number
 from autodist_core.kernel.passes.replicator import Replicator
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.passes.update import Update
 from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.random_streams import follows_from_number
 from autodist_core.kernel.units import STANDING, Kind, Kinds, Repeatable, UnlikeError, found_kinds, repeated, standing
 from autodist_core.log import log
 from autodist_core.step.graph_item import GraphItem

@@ -32,8 +32,8 @@ INSIDE = {
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (
-        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "units", "kernel",
-        "passes",
+        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "packing",
+        "random_streams", "units", "kernel", "passes",
     ),
     "autodist_core.forecast": ("liveness", "tensors", "needs"),
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving"),

@@ -23,7 +23,7 @@ import tensorflow as tf
 from autodist_core.kernel.analysis.compilable import SMALLEST, Compilable, compilable, compilable_pieces, has_kernel
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes.random_streams import stream_of_replica
+from autodist_core.kernel.random_streams import stream_of_replica
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.enclosing import enclose

@@ -12,10 +12,10 @@ import re
 
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes import packing
 from autodist_core.step import naming
 from autodist_core.step.index import output_type
 

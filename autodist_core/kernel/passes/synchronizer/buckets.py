@@ -23,8 +23,8 @@ from math import prod
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.placement import Replica, by_host
 from autodist_core.step.grouping import grouped
 

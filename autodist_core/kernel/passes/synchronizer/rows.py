@@ -18,8 +18,8 @@ from math import prod
 
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft, Rows
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team
 from autodist_core.kernel.placement.placement import Owner, Replica
