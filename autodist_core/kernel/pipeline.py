@@ -166,7 +166,7 @@ def _graph_of(
     )
 
 
-def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
+def factor_limits(item: GraphItem, placement: Placement) -> tuple[int, ...]:
     """Return the sizes of a batch above which one more gradient travels by itself, and not as factors.
 
     Batches of which the same of these sizes are exceeded may have one graph.
@@ -174,7 +174,7 @@ def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
     >>> from autodist_core.strategy import AllReduce
-    >>> sizes_apart(example_step(), example_placement(AllReduce()))
+    >>> factor_limits(example_step(), example_placement(AllReduce()))
     ()
     """
     names = [replica.name for replica in placement.replicas]

@@ -29,7 +29,7 @@ from autodist_core.loops.combining.deciding import decided_for_each_replica, dec
 from autodist_core.loops.gradients.accumulated import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.summed_again import Origins
-from autodist_core.loops.gradients.updates import Search
+from autodist_core.loops.gradients.updates import UpdateSearch
 from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
@@ -121,7 +121,7 @@ def trace_function(
     batch = [inside.examples, inside.replica, *split]
     names = {id(entry.handle): entry.spec.name for entry in entries}
     names |= {id(placeholder): names[id(value)] for value, placeholder in graph.captures if id(value) in names}
-    updates = Search(
+    updates = UpdateSearch(
         graph, recording.found, batch, lambda handle: names.get(id(handle), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"), results,
     ).run()

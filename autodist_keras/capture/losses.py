@@ -271,7 +271,7 @@ def _mass(masks: list[Any], weights: Any) -> Any:
 def _own(compute_loss: Any, trace: Any) -> Any:
     """A `compute_loss` of the user's own, of whose value the analysis decides how it counts, and whether it is exact.
 
-    A training step of the user's own may compute with the value: it gets it as it is (see `own_steps.py`).
+    A training step of the user's own may compute with the value: it gets it as it is (see `own_losses.py`).
     """
 
     def hooked(*arguments: Any, **named: Any) -> Any:

@@ -35,7 +35,7 @@ from autodist_core.runtime import composites
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.training import Captured
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_steps
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_losses
 from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.draws import place_of_draw
@@ -239,7 +239,7 @@ def _captured(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = capture.with_longest(capture.combined_as_written(traced))
-    own = own_steps.OwnLosses(trace)
+    own = own_losses.OwnLosses(trace)
     followed = mixing.followed(traced, trace.seen, trace.unweighted, own)
     if not degrees and any(map(any, followed.degrees)):
         # Only the finished trace tells how the terms of these numbers count.
@@ -311,7 +311,7 @@ def _trace(
         passes.append(trace)
         remaining = iter(composites.packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
-        with _hooks(model, trace, fused_kernels), own_steps.recorded_in(model, step, trace):
+        with _hooks(model, trace, fused_kernels), own_losses.recorded_in(model, step, trace):
             trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
         results = filter(tf.is_tensor, keras.tree.flatten(trace.result))
         trace.outputs = list(map(composites.parts_of_result, results))

@@ -9,7 +9,7 @@ that are each one kernel's::
     update/replica0/step            Update                update
     data/replica0/batch/...         (drawn)               input
 
-`runtime/timings.py` uses this for the nodes whose times TensorFlow measured.
+`runtime/timings.py` uses this for the nodes whose times TensorFlow measured: of these, it returns names only.
 """
 
 import re
