@@ -100,6 +100,10 @@ class Owner:
     variables: frozenset[str] = frozenset()
     replica: int | None = None
 
+    def copy_of(self, name: str) -> str:
+        """The name of its copy of a captured node of the update."""
+        return f"update/{self.name}/{name}"
+
 
 @dataclass(frozen=True)
 class Copy:
