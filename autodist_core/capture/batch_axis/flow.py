@@ -51,8 +51,7 @@ class Flow:
 
     def __init__(self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = ()) -> None:
         self._whole = whole
-        exchanged = (*traced.sums, *traced.gathers, *traced.maxima)
-        self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in exchanged}}
+        self._known: dict[int, Known] = {**known, **{id(each): SAME for group in traced.exchanged for each in group}}
         self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}  # of all replicas
         self._totals = {id(each.outputs[0]) for each in traced.totals}
         self._inputs = {id(tensor) for tensor in traced.inputs}

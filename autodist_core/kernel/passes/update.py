@@ -57,9 +57,7 @@ class Update(Kernel):
             )
         owners = draft.placement.owners
         portions = Portions(draft.step, draft.placement, owners)
-        draft.targets += [
-            portions.home(owner, name).copy_of(name) for owner in owners for name in portions.roots(owner)
-        ]
+        draft.targets += [portions.home(each, name).copy_of(name) for each in owners for name in portions.roots(each)]
         for owner, name in portions:
             _copy(draft, owner, name, portions)
         for name in draft.placement.handed_back(draft.step):
@@ -99,9 +97,7 @@ def _copy(draft: Draft, owner: Owner, name: str, portions: Portions) -> None:
     ]
     touched = step.touches.get(name)
     device = placement.owned_copy(touched[0].variable, owner).device if touched else owner.device
-    copy = draft.editor.copy(
-        step.nodes[name], owner.copy_of(name), inputs, device, draft.at(name) if touched else None
-    )
+    copy = draft.editor.copy(step.nodes[name], owner.copy_of(name), inputs, device, draft.at(name) if touched else None)
     path = naming.branch_of(step.nodes[name])
     if path:
         draft.editor.mark_branch(copy.name, [portions.home(owner, pivot).copy_of(pivot) for pivot in path])
