@@ -39,6 +39,7 @@ from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing,
 from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.draws import place_of_draw
+from autodist_keras.capture.losses import Losses
 from autodist_keras.capture.metric_weights import weighted_metrics
 from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
@@ -78,7 +79,7 @@ class Trace:
     maxima: list[Any] = field(default_factory=list)
     weighting: list[Any] = field(default_factory=list)
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
-    losses: losses.Losses = field(default_factory=losses.Losses)
+    losses: Losses = field(default_factory=Losses)
     recording: Recording | None = None
     """The gradients that a training step of the user's own computes."""
     degrees: Degrees = ()
