@@ -119,6 +119,7 @@ class Forwarding:
 
     model: Any
     _driver: Driver
+    """For the package's own reports and callbacks, too; a public name would hide an attribute of the model."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:

@@ -257,7 +257,7 @@ def values() -> str:
     picture.stage(470, 68, 170, "CompiledStrategy", "strategy/")
     picture.stage(690, 20, 150, "plan", "plan/, reports/")
     picture.stage(690, 116, 150, "Placement", "kernel/placement/")
-    picture.stage(690, 236, 150, "DistributedGraph", "kernel/passes/,", "kernel/alike/")
+    picture.stage(690, 236, 150, "DistributedGraph", "kernel/passes/,", "kernel/units/")
     picture.stage(470, 236, 170, "session", "runtime/, cluster/", "training/")
     picture.stage(235, 236, 170, "Keras's fit, a loop", "autodist_keras/training/,", "loops/")
     picture.stage(20, 236, 150, "the model's state", "weights, optimizer,", "metrics", fill=given)

@@ -34,7 +34,7 @@ from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.markers import marked
 from autodist_core.capture.rewrite.shares import count_by_share
 from autodist_core.capture.source_lines import SourceLines, source_lines
-from autodist_core.capture.traced import Counted, Marked, Source, Traced, name_of, unused, variable_of
+from autodist_core.capture.traced import Counted, Exchanged, Flags, Marked, Source, Traced, name_of, unused, variable_of
 from autodist_core.capture.traversal import computed_from, copied, inputs_first, reached_from, sources, touches_of
 from autodist_core.capture.whole_draws import draw_whole, draws_of_rows
 from autodist_core.errors import Refusals
@@ -45,8 +45,8 @@ from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Vari
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
-    "Counted", "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written", "computed_from",
-    "concrete_function", "copied", "gathering", "inputs_first", "own_gradient_uses", "reached_from",
+    "Counted", "Exchanged", "Flags", "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written",
+    "computed_from", "concrete_function", "copied", "gathering", "inputs_first", "own_gradient_uses", "reached_from",
     "rows_of_all", "source_lines", "sources", "touches_of", "unused", "variable_of", "whole_batch", "with_longest",
 ]  # fmt: skip
 
@@ -79,7 +79,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     graph, maxima = marked(graph, traced.longest)
     graph, totals = marked(graph, traced.totals)
     drawn: tuple[str, ...] = ()
-    if traced.draws_as_one:
+    if traced.flags.draws_as_one:
         graph, drawn = draw_whole(graph, draws_of_rows(traced), traced.replica.op.name)
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
@@ -96,16 +96,13 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         inputs=tuple(_tensor(traced, each) for each in traced.inputs),
         outputs=tuple(moved.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
-        jit_compile=traced.jit_compile,
-        explicit_seeds=traced.explicit_seeds,
-        draws_as_one=traced.draws_as_one,
-        handed_in=traced.handed_in,
+        **traced.flags._asdict(),
         examples=traced.examples.op.name,
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",
-        cross_replica_sums=(*(tensor.op.name for tensor in traced.sums), *totals),
-        cross_replica_gathers=(*(tensor.op.name for tensor in traced.gathers), *drawn),
-        cross_replica_maxima=(*maxima, *(tensor.op.name for tensor in traced.maxima)),
+        cross_replica_sums=(*(tensor.op.name for tensor in traced.exchanged.sums), *totals),
+        cross_replica_gathers=(*(tensor.op.name for tensor in traced.exchanged.gathers), *drawn),
+        cross_replica_maxima=(*maxima, *(tensor.op.name for tensor in traced.exchanged.maxima)),
         targets=tuple(
             name for op in dict.fromkeys(traced.graph.control_outputs)
             if op.type not in ("ReadVariableOp", "Placeholder") for name in effects.get(op.name, (op.name,))
@@ -130,7 +127,7 @@ def _bypass_identity_n(graph: Editor) -> None:
 
 def _tensor(traced: Traced, placeholder: Any) -> Tensor:
     shape = None if placeholder.shape.rank is None else tuple(placeholder.shape.as_list())
-    whole, part = (any(placeholder is each for each in group) for group in (traced.whole, traced.parts))
+    whole, part = (any(placeholder is each for each in group) for group in (traced.whole, traced.components.parts))
     return Tensor(placeholder.op.name, placeholder.dtype.name, shape, whole, part)
 
 

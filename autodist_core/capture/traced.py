@@ -14,7 +14,7 @@ and a bias, trained on a batch of inputs and labels::
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -81,6 +81,53 @@ class Counted:
     """Whether the rows of the value come so many times, instead of being multiplied."""
 
 
+class Exchanged(NamedTuple):
+    """The markers of a trace whose values become the same on all replicas.
+
+    >>> Exchanged(sums=["marker"])
+    Exchanged(sums=['marker'], gathers=(), maxima=())
+    """
+
+    sums: Sequence[Any] = ()
+    """The tensors that are to be summed over the replicas."""
+    gathers: Sequence[Any] = ()
+    """The tensors that are to have the rows of all replicas."""
+    maxima: Sequence[Any] = ()
+    """The tensors whose largest values over the replicas are to be taken."""
+
+
+class Components(NamedTuple):
+    """The inputs that are components of ragged and sparse tensors.
+
+    >>> Components(["values", "row splits"], ["values"], ["row splits"]).flat_values
+    ['values']
+    """
+
+    parts: Sequence[Any] = ()
+    """All of them."""
+    flat_values: Sequence[Any] = ()
+    """Those that are the tensors' values. The others say which values belong to which example."""
+    row_splits: Sequence[Any] = ()
+    """Those that say where each example's rows of a ragged tensor begin."""
+
+
+class Flags(NamedTuple):
+    """What the graph item says of the step as the front does.
+
+    >>> Flags(jit_compile=True).handed_in
+    False
+    """
+
+    jit_compile: bool = False
+    """Whether XLA compiles each replica's compute, as far as it can."""
+    explicit_seeds: bool = False
+    """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
+    draws_as_one: bool = False
+    """Whether replicas draw the random numbers of one device, as far as they can (see `whole_draws.py`)."""
+    handed_in: bool = False
+    """Whether a tape began with a tensor, no number, that the step handed in."""
+
+
 @dataclass(frozen=True)
 class Traced:
     """One traced step: a flat function graph, and what the front knows about it.
@@ -108,22 +155,12 @@ class Traced:
     """The occurrence of each operation of an update, by the operation's name."""
     of_replica: Collection[str] = ()
     """The operations that make results of the replica's own gradients, by name."""
-    sums: Sequence[Any] = ()
-    """The tensors that are to be summed over the replicas."""
-    gathers: Sequence[Any] = ()
-    """The tensors that are to have the rows of all replicas."""
-    maxima: Sequence[Any] = ()
-    """The tensors whose largest values over the replicas are to be taken."""
+    exchanged: Exchanged = field(default_factory=Exchanged)
     weighting: Sequence[Any] = ()
     """The tensors at which the tape weights a loss: every value computed from them counts the replica's share."""
     whole: Sequence[Any] = ()
     """The inputs that every replica gets whole, although they have axes."""
-    parts: Sequence[Any] = ()
-    """The inputs that are components of ragged and sparse tensors."""
-    flat_values: Sequence[Any] = ()
-    """Those components that are the tensors' values. The others say which values belong to which example."""
-    row_splits: Sequence[Any] = ()
-    """Those components that say where each example's rows of a ragged tensor begin."""
+    components: Components = field(default_factory=Components)
     added_up: Sequence[Any] = ()
     """The tensors from which a tape differentiates losses that are sums: gradients computed from them are added up."""
     longest: Sequence[Any] = ()
@@ -136,16 +173,9 @@ class Traced:
     """Whether outputs have one row for each example where nothing else is known of them, as in `predict`."""
     result_parts: Sequence[Any] = ()
     """The outputs that are components of ragged and sparse results."""
-    jit_compile: bool = False
-    """Whether XLA compiles each replica's compute, as far as it can."""
-    explicit_seeds: bool = False
-    """Whether a stateless draw takes the same numbers on every replica if no generator's state is in its seed."""
-    draws_as_one: bool = False
-    """Whether replicas draw the random numbers of one device, as far as they can (see `whole_draws.py`)."""
     own_losses: bool = False
     """Whether a gradient in a loss is the replica's own, as the loss is, and is differentiated so."""
-    handed_in: bool = False
-    """Whether a tape began with a tensor, no number, that the step handed in."""
+    flags: Flags = field(default_factory=Flags)
 
     @property
     def markers(self) -> list[Any]:

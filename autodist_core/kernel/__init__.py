@@ -16,19 +16,19 @@ from autodist_core.kernel.analysis.seeds import drawn_by_replicas, drawn_by_upda
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.drawn import Compared, drawn, iterator_types, next_of, sample_of
 from autodist_core.kernel.kernel import Kernel, run
-from autodist_core.kernel.parts import PARTS, Part, part_of
 from autodist_core.kernel.passes.outputs import joining
-from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build, sizes_apart
+from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build, factor_limits
 from autodist_core.kernel.placement.arrangement import Arrangement, arrange
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement
 from autodist_core.kernel.placement.placing import inference, place
 from autodist_core.kernel.refuse import examine
+from autodist_core.kernel.time_parts import PARTS, Part, part_of
 
 __all__ = [
     "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "Factors",
     "Kernel", "Part", "Placement", "Tasks", "arrange", "build", "bytes_of_example", "compilable", "drawn",
     "drawn_by_replicas", "drawn_by_update", "drawn_explicitly", "examine", "factored", "factors",
     "inference", "iterator_types", "joining", "mixed_results", "next_of", "part_of", "place", "run",
-    "sample_of", "sizes_apart", "with_alike_updates",
+    "sample_of", "factor_limits", "with_alike_updates",
 ]  # fmt: skip

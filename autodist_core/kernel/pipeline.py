@@ -16,7 +16,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     LookupsTogether: no change
     Compile: no change
 
-If many machines do the same, a few are built, and `kernel/alike/` makes the graph of all from theirs.
+If many machines do the same, a few are built, and `kernel/units/` makes the graph of all from theirs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike import STANDING, Alike, Kind, NotAlikeError, Repeatable, found_alike, repeated, standing
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factors
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Change, Kernel, run
@@ -35,12 +34,13 @@ from autodist_core.kernel.passes.numbers_together import NumbersTogether
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
 from autodist_core.kernel.passes.products_in_turn import ProductsInTurn
-from autodist_core.kernel.passes.random_streams import follows_from_number
 from autodist_core.kernel.passes.replicator import Replicator
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.passes.update import Update
 from autodist_core.kernel.placement.placement import Placement
+from autodist_core.kernel.random_streams import follows_from_number
+from autodist_core.kernel.units import STANDING, Kind, Kinds, Repeatable, UnlikeError, found_kinds, repeated, standing
 from autodist_core.log import log
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -109,21 +109,21 @@ def build(
     placement = placement.reading(StepIndex.of(item))
     everyone = active is None or active == len(placement.replicas)
     ways = list(_ways(item, placement, sizes)) if everyone and kernels is PIPELINE else []
-    for alike in ways:
+    for kinds in ways:
         try:
             draft = Draft.of(
-                placement.partitioner.apply(item), standing(placement, alike.built), None, alike.examples,
+                placement.partitioner.apply(item), standing(placement, kinds.built), None, kinds.examples,
                 placement.replicas, sizes, examples,
             )
-            return _graph_of(draft, item, run(draft, kernels), (alike.replicas, alike.machines))
-        except NotAlikeError as error:
-            what = "The graph of each replica is built" if alike is ways[-1] else "More replicas are built"
+            return _graph_of(draft, item, run(draft, kernels), (kinds.replicas, kinds.machines))
+        except UnlikeError as error:
+            what = "The graph of each replica is built" if kinds is ways[-1] else "More replicas are built"
             log.debug("%s: %s", what, error)
     draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes, examples=examples)
     return _graph_of(draft, item, run(draft, kernels))
 
 
-def _ways(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> Iterator[Alike]:
+def _ways(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> Iterator[Kinds]:
     """Yield what may stand for all replicas: at first with one machine besides the first, then with more of each kind.
 
     One machine besides the first may show enough if constants follow from a replica's number. Those of replica 1, which
@@ -132,9 +132,9 @@ def _ways(item: GraphItem, placement: Placement, sizes: Sequence[int]) -> Iterat
     step, hosts = StepIndex.of(item), [replica.host for replica in placement.replicas]
     known = not step.draws or (hosts[:1] == hosts[1:2] and follows_from_number(step))
     for built in (1, STANDING) if known and len(set(sizes)) < 2 else (STANDING,):
-        alike = found_alike(placement, sizes, built)
-        if alike is not None:
-            yield alike
+        kinds = found_kinds(placement, sizes, built)
+        if kinds is not None:
+            yield kinds
 
 
 def _graph_of(
@@ -151,7 +151,7 @@ def _graph_of(
     )
     if kinds:
         if draft.initializers:
-            raise NotAlikeError("a lookup table is on each machine.")
+            raise UnlikeError("a lookup table is on each machine.")
         before = draft.editor.histogram()
         for units in filter(None, kinds):
             graph = repeated(graph, units)
@@ -166,7 +166,7 @@ def _graph_of(
     )
 
 
-def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
+def factor_limits(item: GraphItem, placement: Placement) -> tuple[int, ...]:
     """Return the sizes of a batch above which one more gradient travels by itself, and not as factors.
 
     Batches of which the same of these sizes are exceeded may have one graph.
@@ -174,7 +174,7 @@ def sizes_apart(item: GraphItem, placement: Placement) -> tuple[int, ...]:
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
     >>> from autodist_core.strategy import AllReduce
-    >>> sizes_apart(example_step(), example_placement(AllReduce()))
+    >>> factor_limits(example_step(), example_placement(AllReduce()))
     ()
     """
     names = [replica.name for replica in placement.replicas]

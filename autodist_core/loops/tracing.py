@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import Source, Traced, capture, concrete_function, gathering
+from autodist_core.capture import Exchanged, Flags, Source, Traced, capture, concrete_function, gathering
 from autodist_core.capture.gradients.recording import Recording, recorded
 from autodist_core.capture.source_lines import source_lines
 from autodist_core.capture.traced import Counted
@@ -29,12 +29,12 @@ from autodist_core.loops.combining.deciding import decided_for_each_replica, dec
 from autodist_core.loops.gradients.accumulated import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
 from autodist_core.loops.gradients.summed_again import Origins
-from autodist_core.loops.gradients.updates import Search
+from autodist_core.loops.gradients.updates import UpdateSearch
 from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.reports import explicit_draws
-from autodist_core.runtime.composites import grouped, packed, roles_of, signature_of
+from autodist_core.runtime.composites import components_of, grouped, packed, signature_of
 from autodist_core.training import Captured, Entry, watched_variable
 
 _REMEDY = "An array that is no batch, and that every replica is to get whole, is named by function(whole=['name'])."
@@ -121,7 +121,7 @@ def trace_function(
     batch = [inside.examples, inside.replica, *split]
     names = {id(entry.handle): entry.spec.name for entry in entries}
     names |= {id(placeholder): names[id(value)] for value, placeholder in graph.captures if id(value) in names}
-    updates = Search(
+    updates = UpdateSearch(
         graph, recording.found, batch, lambda handle: names.get(id(handle), ""),
         (entry.spec.name for entry in entries if entry.spec.kind == "seed"), results,
     ).run()
@@ -140,9 +140,10 @@ def trace_function(
         inputs=[*chain.from_iterable(parts for parts, _ in groups), *around],
         outputs=results, examples=inside.examples, total=inside.total,
         replica=inside.replica if replicas or gathers or draws_as_one else None, gradients=updates.gradients,
-        updates=updates.operations, of_replica=own, sums=sums, gathers=gathers, whole=whole,
-        **roles_of(specs, concrete.inputs), draws_as_one=draws_as_one,
-        explicit_seeds=bool(replicas) and not draws_as_one, own_losses=bool(replicas), handed_in=recording.handed_in,
+        updates=updates.operations, of_replica=own, exchanged=Exchanged(sums, gathers), whole=whole,
+        components=components_of(specs, concrete.inputs), own_losses=bool(replicas), flags=Flags(
+            explicit_seeds=bool(replicas) and not draws_as_one, draws_as_one=draws_as_one, handed_in=recording.handed_in
+        ),
     )
     forward = [marker for marker in sums if any(marker is each for each in inside.values)]
     if replicas:

@@ -13,7 +13,6 @@ table in a notebook. `plan` of a model and of a marked function call this module
   kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,6 +32,7 @@ from autodist_core.kernel import (
     factored,
     factors,
 )
+from autodist_core.log import log
 from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, state_memory, table
 from autodist_core.reports.reasons import Reason
 from autodist_core.resource_spec import ResourceSpec
@@ -47,7 +47,6 @@ from autodist_core.strategy.written import written
 
 LESS_STATE = PartitionedPS(), Sharded(), Sharded(weights="gathered")
 """What is tried where a step does not fit: the later ones have less on each device, and more travels."""
-_log = logging.getLogger("autodist")
 
 
 def planned(
@@ -145,7 +144,7 @@ def say_inexact(name: str, notes: Iterable[str], more: str = "verify() compares 
     """
     certain = [note for note in notes if note.startswith(INEXACT)]
     if certain:
-        _log.warning("%s: %s.%s", name, "; ".join(certain), f" {more}." if more else "")
+        log.warning("%s: %s.%s", name, "; ".join(certain), f" {more}." if more else "")
     return bool(certain)
 
 

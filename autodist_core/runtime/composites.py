@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.capture.traced import Components
+
 COMPOSITE = (tf.RaggedTensor, tf.SparseTensor)
 _SPECS = (tf.RaggedTensorSpec, tf.SparseTensorSpec)
 
@@ -94,19 +96,19 @@ def grouped(specs: Sequence[Any], components: Iterable[Any]) -> list[list[Any]]:
     return [[next(remaining) for _ in component_specs(spec)] for spec in specs]
 
 
-def roles_of(specs: Sequence[Any], components: Iterable[Any]) -> dict[str, Any]:
-    """The components of ragged and sparse tensors among all, as a traced step names them.
+def components_of(specs: Sequence[Any], components: Iterable[Any]) -> Components:
+    """The components of ragged and sparse tensors among all.
 
-    >>> roles_of([tf.RaggedTensorSpec([None, None]), tf.TensorSpec([])], ["values", "row splits", "number"])
-    {'parts': ['values', 'row splits'], 'row_splits': ['row splits'], 'flat_values': ['values']}
+    >>> components_of([tf.RaggedTensorSpec([None, None]), tf.TensorSpec([])], ["values", "row splits", "number"])
+    Components(parts=['values', 'row splits'], flat_values=['values'], row_splits=['row splits'])
     """
     of_each = zip(specs, grouped(specs, components), strict=True)
     composite = [(isinstance(spec, tf.RaggedTensorSpec), parts) for spec, parts in of_each if is_composite(spec)]
-    return {
-        "parts": [part for _, parts in composite for part in parts],
-        "row_splits": [part for is_ragged, parts in composite if is_ragged for part in parts[1:2]],
-        "flat_values": [parts[0 if is_ragged else 1] for is_ragged, parts in composite],
-    }
+    return Components(
+        parts=[part for _, parts in composite for part in parts],
+        row_splits=[part for is_ragged, parts in composite if is_ragged for part in parts[1:2]],
+        flat_values=[parts[0 if is_ragged else 1] for is_ragged, parts in composite],
+    )
 
 
 def packed(specs: Sequence[Any], components: Sequence[Any]) -> list[Any]:

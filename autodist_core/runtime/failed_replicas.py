@@ -1,7 +1,8 @@
 """Which replicas a failed step names: read from TensorFlow's message.
 
-In: the message of the error, and a placement. Out: the replicas whose operations failed. TensorFlow names a node of the
-session's graph, or a node of a function that several machines or replicas call (`kernel/alike/`), and the task::
+In: the message of the error, and a placement. Out: the replicas whose operations failed. All that is known of
+a failed operation is its name: TensorFlow names a node of the session's graph, or a node of a function that several
+machines or replicas call (`kernel/units/`), and the task::
 
     {{node function1/replica3/table/Gather}}                               replica 3
     {{function_node own_1f}}{{node local1/table/Gather}} ... task:2 ...    the second replica of machine 2

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autodist_core.errors import SessionError, amount
-from autodist_core.kernel import DistributedGraph, Placement, build, sizes_apart
+from autodist_core.kernel import DistributedGraph, Placement, build, factor_limits
 from autodist_core.log import stage
 from autodist_core.runtime.added_variables import AddedVariables
 from autodist_core.runtime.batch_slices import BatchSlicer, of_machines
@@ -133,7 +133,7 @@ class ReplicatedStep(SessionStep):
         self._prefix = prefix
         self._usual = usual
         self._calls: dict[tuple[int, bool, Any, int], tuple[Callable[..., Any], DistributedGraph]] = {}
-        self._limits = sizes_apart(item, session.placement)
+        self._limits = factor_limits(item, session.placement)
         self._slicer = BatchSlicer(item)
         self._steps = 0
         self._bounds: Sequence[tuple[int, int]] = ()

@@ -25,7 +25,10 @@ from tensorflow.core.protobuf import config_pb2
 from autodist_core.kernel import Part, part_of
 
 STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_(?:kept|pipeline)[0-9]+)?(?:_whole[0-9]+)?/(.*)")
-"""A node's name in a session: that of the graph (`graph_name`), and the name that the kernels gave."""
+"""A node's name in a session: that of the graph (`graph_name`), and the name that the kernels gave.
+
+TensorFlow measures nodes by their names only, so a mark on a node would not come back.
+"""
 _OP = re.compile(r" = (\w+)\(")
 _TASK = re.compile(r"/task:([0-9]+)/device:(.*)$")
 

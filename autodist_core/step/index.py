@@ -125,7 +125,7 @@ class StepIndex:
         return frozenset(each.name for each in self.item.inputs if each.has_rows)
 
     @cached_property
-    def alike(self) -> frozenset[str]:
+    def whole(self) -> frozenset[str]:
         """The placeholders of the inputs that every replica gets whole, such as a learning rate."""
         return frozenset(each.name for each in self.item.inputs if not each.has_rows)
 

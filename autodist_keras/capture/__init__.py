@@ -4,6 +4,6 @@ In: a model, one of its steps, and the types of a batch. Out: a `CapturedStep`. 
 
     optimizers.py  gradient -> Identity(gradient)     a marker behind each gradient
     losses.py      loss * examples / total            the replica's share, where the tape begins
-    own_steps.py   sums are added up, means counted   the losses of a train_step of the user's own
+    own_losses.py  sums are added up, means counted   the losses of a train_step of the user's own
     tracing.py     the FuncGraph of the step          -> autodist_core.capture -> GraphItem
 """

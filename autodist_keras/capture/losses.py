@@ -21,6 +21,7 @@ what it is, a sum or a mean (`sums.py`). For a loss of `reduction="sum"` the gra
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -46,6 +47,28 @@ _ONE_NUMBER = (
 )
 _TERM = "an add_loss term"
 _ADDED_ALIKE = "on every replica, and is added up over the replicas: add its sum as one number"
+
+
+@dataclass
+class Losses:
+    """What the hooks record of the losses of one trace.
+
+    >>> Losses().reduced
+    False
+    """
+
+    unweighted: list[tuple[Any, Any]] = field(default_factory=list)
+    """The losses of several values that `scale_loss` got, each with one of the tensors where its gradient begins."""
+    scaled: list[Any] = field(default_factory=list)
+    """What the step gets for the losses that it gives to `scale_loss`, and differentiates."""
+    reduced: bool = False
+    """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
+    own_note: str = ""
+    """The plan's note on a model that has a training step or a loss of its own."""
+    expected: bool = False
+    """Whether there are compiled losses to correct."""
+    asked: bool = False
+    """Whether the step asked one of the compiled losses."""
 
 
 def weighted(loss: Any, trace: Any) -> Any:
@@ -76,13 +99,13 @@ def weighted(loss: Any, trace: Any) -> Any:
         def backward(upstream: Any) -> Any:
             trace.weighting.append(tf.identity(upstream) if share is None else upstream * share)
             if share is None:
-                trace.unweighted.append((given, trace.weighting[-1]))
+                trace.losses.unweighted.append((given, trace.weighting[-1]))
             return trace.weighting[-1]
 
         return tf.identity(value), backward
 
-    trace.scaled.append(weighing(loss))
-    return trace.scaled[-1]
+    trace.losses.scaled.append(weighing(loss))
+    return trace.losses.scaled[-1]
 
 
 def require_asked(model: Any, step: Any, trace: Any) -> None:
@@ -90,13 +113,13 @@ def require_asked(model: Any, step: Any, trace: Any) -> None:
 
     >>> from types import SimpleNamespace
     >>> model = keras.Sequential([keras.layers.Dense(1)])
-    >>> require_asked(model, model.train_step, SimpleNamespace(expects_losses=True, asked_losses=True))
-    >>> require_asked(model, model.train_step, SimpleNamespace(expects_losses=True, asked_losses=False))
+    >>> require_asked(model, model.train_step, SimpleNamespace(losses=Losses(expected=True, asked=True)))
+    >>> require_asked(model, model.train_step, SimpleNamespace(losses=Losses(expected=True)))
     Traceback (most recent call last):
     autodist_core.errors.SeamError: Keras ... (a step computed its loss without them), ...
     """
     own_step = getattr(step, "__func__", None) in (keras.Model.train_step, keras.Model.test_step)
-    if own_step and not _own_methods(model) and trace.expects_losses and not trace.asked_losses:
+    if own_step and not _own_methods(model) and trace.losses.expected and not trace.losses.asked:
         raise seams.LOSSES_ARE_ASKED.error("a step computed its loss without them")
 
 
@@ -124,10 +147,10 @@ def corrected(model: Any, trace: Any) -> Iterator[None]:
     """
     compile_loss = model._compile_loss
     own = _own_methods(model)
-    trace.own_method_note = _OWN.format(own[0]) if own else ""
+    trace.losses.own_note = _OWN.format(own[0]) if own else ""
     with ExitStack() as hooks:
         if compile_loss is not None and compile_loss.built:
-            trace.expects_losses = bool(compile_loss._flat_losses)
+            trace.losses.expected = bool(compile_loss._flat_losses)
             flat = [entry._replace(loss=_Corrected(entry.loss, trace)) for entry in compile_loss._flat_losses]
             hooks.enter_context(hook(compile_loss, "_flat_losses", flat))
             hooks.enter_context(hook(compile_loss, "call", _summed(compile_loss.call, trace.seen)))
@@ -173,7 +196,7 @@ class _Corrected:
         """The loss, multiplied by its factor. Operations on the examples' losses go into the `corrected` block."""
         seen: dict[str, Any] = {}
         call, trace, mask_of = self._loss.call, self._trace, seams.GET_MASK.get()
-        trace.asked_losses = True
+        trace.losses.asked = True
 
         def recording_call(y_true: Any, y_pred: Any) -> Any:
             with trace.seen.converting_labels(self._loss):
@@ -198,7 +221,7 @@ class _Corrected:
             value = counted(value, trace)
             self._ask(value, None if value.shape.rank else 0)
             return value
-        trace.reduced |= value.shape.rank == 0
+        trace.losses.reduced |= value.shape.rank == 0
         one_number = seen["losses"].shape.rank == 0
         if isinstance(self._loss, _COUPLING) and (one_number or isinstance(self._loss, keras.losses.Circle)):
             note = Reason.of(_COUPLED.format(self._loss.name), [seen["losses"].op.name])
@@ -271,7 +294,7 @@ def _mass(masks: list[Any], weights: Any) -> Any:
 def _own(compute_loss: Any, trace: Any) -> Any:
     """A `compute_loss` of the user's own, of whose value the analysis decides how it counts, and whether it is exact.
 
-    A training step of the user's own may compute with the value: it gets it as it is (see `own_steps.py`).
+    A training step of the user's own may compute with the value: it gets it as it is (see `own_losses.py`).
     """
 
     def hooked(*arguments: Any, **named: Any) -> Any:
@@ -290,7 +313,7 @@ def _ask_of_step(loss: Any, trace: Any) -> None:
     of_step = tf.is_symbolic_tensor(loss) and loss.shape.rank == 0 and loss.graph is trace.graph
     noted = [*(each.made for each in seen.asked), *(tensor for tensor, _ in seen.known)]
     if of_step and all(each is not loss for each in noted):
-        note, numbers = trace.own_method_note, numbers_behind(loss, seen)
+        note, numbers = trace.losses.own_note, numbers_behind(loss, seen)
         seen.asked.append(Asked(STEPS_LOSS, loss, one_number=note, by=numbers))
 
 

@@ -5,7 +5,7 @@ In: a model and its traced step. Out: `Notes`, the sentences that the plan and `
     not exact: in layer 'centred', Mean (centred/Mean) gives each example a value of the whole batch, and a replica has
     only its own
 
-`mixing.py` finds these computations.
+`mixing.py` finds these computations. The notes are made with the capture: later, the states of tensors are gone.
 """
 
 from __future__ import annotations

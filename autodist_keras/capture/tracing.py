@@ -35,10 +35,11 @@ from autodist_core.runtime import composites
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.training import Captured
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_steps
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_losses
 from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.draws import place_of_draw
+from autodist_keras.capture.losses import Losses
 from autodist_keras.capture.metric_weights import weighted_metrics
 from autodist_keras.capture.optimizer_kernels import fused
 from autodist_keras.capture.optimizers import hooked_optimizer, optimizers_of, ranges_of
@@ -78,24 +79,13 @@ class Trace:
     maxima: list[Any] = field(default_factory=list)
     weighting: list[Any] = field(default_factory=list)
     """The tensors in which a gradient is multiplied by this replica's share of the batch."""
-    unweighted: list[tuple[Any, Any]] = field(default_factory=list)
-    """The losses of several values that `scale_loss` got, each with one of the tensors where its gradient begins."""
-    scaled: list[Any] = field(default_factory=list)
-    """What the step gets for the losses that it gives to `scale_loss`, and differentiates."""
+    losses: Losses = field(default_factory=Losses)
     recording: Recording | None = None
     """The gradients that a training step of the user's own computes."""
     degrees: Degrees = ()
     """How the terms of each number count that a user's code makes of a batch (see `sums.py`)."""
-    reduced: bool = False
-    """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
-    own_method_note: str = ""
-    """The plan's note on a model that has a training step or a loss of its own."""
     seen: mixing.Seen = field(default_factory=mixing.Seen)
     """The records by which `mixing.py` tells right values of the whole batch from others."""
-    expects_losses: bool = False
-    """Whether there are compiled losses to correct."""
-    asked_losses: bool = False
-    """Whether the step asked one of the compiled losses."""
     inside: int = 0
     """How many calls of `optimizer.apply` are nested at present."""
     refusal: CaptureError | None = None
@@ -146,17 +136,16 @@ class Trace:
 
     def sum_over_replicas(self, value: Any) -> Any:
         """A marker of a value. The kernels replace the marker by the sum of the value over the replicas."""
-        self.require_top("a sum over replicas is needed")
-        marker = tf.identity(tf.stop_gradient(value), name="sum_over_replicas")
-        self.sums.append(marker)
-        return marker
+        return self._marked(value, "a sum over replicas is needed", "sum_over_replicas", self.sums)
 
     def rows_of_replicas(self, value: Any) -> Any:
         """A marker of a value. The kernels replace the marker by the rows of all replicas."""
-        self.require_top("the whole batch is needed")
-        marker = tf.identity(tf.stop_gradient(value), name="rows_of_replicas")
-        self.gathers.append(marker)
-        return marker
+        return self._marked(value, "the whole batch is needed", "rows_of_replicas", self.gathers)
+
+    def _marked(self, value: Any, what: str, name: str, markers: list[Any]) -> Any:
+        self.require_top(what)
+        markers.append(tf.identity(tf.stop_gradient(value), name=name))
+        return markers[-1]
 
 
 @dataclass(frozen=True)
@@ -214,17 +203,17 @@ def _captured(
     traced = capture.Traced(
         graph=graph,
         sources=[capture.Source(entry.spec, entry.handle) for entry in variables.entries],
-        inputs=inputs,
-        **composites.roles_of(specs, inputs),
+        inputs=inputs, components=composites.components_of(specs, inputs),
         outputs=list(chain.from_iterable(trace.outputs)),
-        examples=trace.examples, total=trace.total,
-        replica=trace.replica if trace.gathers or draws_as_one else None, draws_as_one=draws_as_one,
+        examples=trace.examples, total=trace.total, weighting=trace.weighting, concat_outputs=concat,
+        replica=trace.replica if trace.gathers or draws_as_one else None,
         gradients=[replace(marked, variable=variables.name_of(marked.variable)) for marked in trace.gradients],
-        updates=trace.updated, sums=trace.sums, maxima=trace.maxima, gathers=trace.gathers,
-        weighting=trace.weighting, concat_outputs=concat,
+        updates=trace.updated, exchanged=capture.Exchanged(trace.sums, trace.gathers, trace.maxima),
         result_parts=[part for parts in trace.outputs if len(parts) > 1 for part in parts],
-        jit_compile=bool(model.jit_compile),
-        handed_in=bool(trace.recording and trace.recording.handed_in),
+        flags=capture.Flags(
+            jit_compile=bool(model.jit_compile), draws_as_one=draws_as_one,
+            handed_in=bool(trace.recording and trace.recording.handed_in),
+        ),
     )
     # The structure without its tensors: these would keep the graph alive.
     structure = keras.tree.map_structure(lambda _: 0, trace.result)
@@ -239,8 +228,8 @@ def _captured(
         return keras.tree.pack_sequence_as(structure, leaves)
 
     traced = capture.with_longest(capture.combined_as_written(traced))
-    own = own_steps.OwnLosses(trace)
-    followed = mixing.followed(traced, trace.seen, trace.unweighted, own)
+    own = own_losses.OwnLosses(trace)
+    followed = mixing.followed(traced, trace.seen, trace.losses.unweighted, own)
     if not degrees and any(map(any, followed.degrees)):
         # Only the finished trace tells how the terms of these numbers count.
         return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one, followed.degrees)
@@ -261,7 +250,7 @@ def _captured(
     draws = explicit_draws(item, partial(place_of_draw, list(model._flatten_layers())))
     notes = replace(notes, trained=(*notes.trained, *draws))
     owner = mixing_notes.owners(model, trace.seen, _place(model, step))
-    two = along_two_axes(graph, inputs, traced.outputs) if concat and not traced.parts else ()
+    two = along_two_axes(graph, inputs, traced.outputs) if concat and not traced.components.parts else ()
     return CapturedStep(item, rebuild, entries, lines, notes.fixing, other_notes, notes, owner, two)
 
 
@@ -311,7 +300,7 @@ def _trace(
         passes.append(trace)
         remaining = iter(composites.packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
-        with _hooks(model, trace, fused_kernels), own_steps.recorded_in(model, step, trace):
+        with _hooks(model, trace, fused_kernels), own_losses.recorded_in(model, step, trace):
             trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
         results = filter(tf.is_tensor, keras.tree.flatten(trace.result))
         trace.outputs = list(map(composites.parts_of_result, results))

@@ -21,6 +21,7 @@ from autodist_keras import checks
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.seams import LOOP_ASKS
+from autodist_keras.training import identities
 from autodist_keras.training.batches import read_batch
 from autodist_keras.training.data_ways import DataWays
 from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
@@ -51,9 +52,9 @@ class Driver:
         self.training = Training(settings)
         self._functions: dict[str, StepFunction] = {}
         """The step functions by mode."""
-        self._compiled_as: checks.Identity | None = None
-        self._adapted_as: checks.Identity | None = None
-        self._variables_as: checks.Identity | None = None
+        self._compiled_as: identities.Identity | None = None
+        self._adapted_as: identities.Identity | None = None
+        self._variables_as: identities.Identity | None = None
         """The model's variables at the end of the last call. A call may build layers."""
         self._before_next: dict[str, Callable[[], None] | None] = {}
         """What runs before the next step, by mode, for functions that Keras has not asked for yet."""
@@ -204,9 +205,9 @@ class Driver:
         self.require_idle()
 
     def _drop_what_is_outdated(self) -> None:
-        identity = checks.identity_of_compile(self.model)
-        adapted = checks.identity_of_adapted(self.model)
-        replaced = self._variables_as is not None and checks.identity_of_variables(self.model) != self._variables_as
+        identity = identities.of_compile(self.model)
+        adapted = identities.of_adapted(self.model)
+        replaced = self._variables_as is not None and identities.of_variables(self.model) != self._variables_as
         if identity != self._compiled_as or adapted != self._adapted_as or replaced or self.training.is_outdated:
             self._forget()
             self.training.close_session()
@@ -227,7 +228,7 @@ class Driver:
         try:
             yield
         finally:
-            same = checks.identity_of_compile(self.model) == self._compiled_as
+            same = identities.of_compile(self.model) == self._compiled_as
             for mode, function in before.items():
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)
                 if same and function is None and mode in self._functions:
@@ -235,7 +236,7 @@ class Driver:
                 self._left[mode] = getattr(self.model, f"{mode}_function")
 
     def _note_variables(self) -> None:
-        self._variables_as = checks.identity_of_variables(self.model)
+        self._variables_as = identities.of_variables(self.model)
 
     def _close_if_lost(self) -> None:
         if self.training.is_lost:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture import Marked, Source, Traced
+from autodist_core.capture import Exchanged, Marked, Source, Traced
 from autodist_core.step.graph_item import Variable
 
 RATE = 0.1
@@ -76,7 +76,7 @@ def trace(
         graph=concrete.graph,
         sources=[Source(described.get(name) or spec_of(name, v), v.handle) for name, v in variables.items()],
         inputs=concrete.inputs[: len(specs)], outputs=list(outputs), examples=counts[0], total=counts[1],
-        gradients=tracer.marked, updates=tracer.updates, sums=tracer.sums, weighting=tracer.weighting,
+        gradients=tracer.marked, updates=tracer.updates, exchanged=Exchanged(tracer.sums), weighting=tracer.weighting,
         concat_outputs=concat_outputs,
     )
 

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.capture import capture
-from autodist_core.kernel import build, inference
-from autodist_core.kernel.passes import packing
+from autodist_core.kernel import build, inference, packing
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.runtime import LocalSession

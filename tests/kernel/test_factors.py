@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core import GraphItem, ResourceSpec, Variable
 from autodist_core.capture import capture
-from autodist_core.kernel import arrange, build, sizes_apart
+from autodist_core.kernel import arrange, build, factor_limits
 from autodist_core.plan import plan_table
 from autodist_core.plan.headline import bytes_of_links
 from autodist_core.reports import planned
@@ -287,7 +287,7 @@ def test_sizes_of_batches_need_another_graph_where_a_gradient_begins_to_travel()
         (_item(), (1, 1), ()),  # these gradients are weighted later
         (_weighted(_of_all_items()), (1, 1), (100,)),  # not the layer over the catalogue
     ):  # fmt: skip
-        assert sizes_apart(item, placed_on(item, SENDING, *cpus)) == expected
+        assert factor_limits(item, placed_on(item, SENDING, *cpus)) == expected
 
 
 def test_the_graphs_of_two_sizes_share_no_collective():

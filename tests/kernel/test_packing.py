@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
-from autodist_core.kernel import Tasks, build, place
-from autodist_core.kernel.passes import packing
+from autodist_core.kernel import Tasks, build, packing, place
 from autodist_core.step import naming
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
 from autodist_core.strategy.compiler import StrategyCompiler

@@ -32,8 +32,8 @@ INSIDE = {
     ),
     "autodist_core.capture": ("traversal", "traced", "tape", "linearity", "refuse", "rewrite"),
     "autodist_core.kernel": (
-        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "alike", "kernel",
-        "passes",
+        "analysis", "splitting", "partitioner", "placement", "added_variables", "refuse", "draft", "packing",
+        "random_streams", "units", "kernel", "passes",
     ),
     "autodist_core.forecast": ("liveness", "tensors", "needs"),
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving"),
@@ -51,7 +51,7 @@ INSIDE = {
         "side_state", "recomputed", "joining", "totals", "own_writes", "updates_by_hand", "deciding",
     ),
     "autodist_core.capture.gradients": ("terms", "recording", "weighing"),
-    "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "joining", "given", "flow"),
+    "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "step_results", "given", "flow"),
     "autodist_core.capture.batch_axis.states": (
         "state", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping", "slice_bounds",
         "rounds",

@@ -10,23 +10,23 @@ subtracts the mean of the batch::
 A replica has its slice of a batch only, so such an operation gives other numbers there than on one device. The analysis
 follows the batch axis of each tensor from the inputs on, through functions and loops. It runs nothing::
 
-    states     what is known of one tensor, and how it is found out
-    rules      a rule for each type of operation
-    given      what is known before the walk begins: the states of the inputs
-    flow       walks over the operations in the order of their creation
-    replicas   whether the kernels combine the replicas' values to one device's value
-    joining    how the replicas' integers and truth values become those of the whole batch
-    sentences  findings in words
-    trial      the analysis of one function, for the examples of the rules
+    states        what is known of one tensor, and how it is found out
+    rules         a rule for each type of operation
+    given         what is known before the walk begins: the states of the inputs
+    flow          walks over the operations in the order of their creation
+    replicas      whether the kernels combine the replicas' values to one device's value
+    step_results  how the replicas' integers and truth values become those of the whole batch
+    sentences     findings in words
+    trial         the analysis of one function, for the examples of the rules
 
 Gradients are not followed: a gradient mixes examples only where the forward pass does.
 """
 
 from autodist_core.capture.batch_axis import sentences
 from autodist_core.capture.batch_axis.flow import Known, follow
-from autodist_core.capture.batch_axis.joining import joined, to_be_joined
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, SAME, Kind, State, mean_over_examples, rows
+from autodist_core.capture.batch_axis.step_results import joined, to_be_joined
 
 __all__ = [
     "NO_CLAIM", "REDUCED", "SAME", "Coupling", "Found", "Kind", "Known", "State", "UncombinedResult",

@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.given import states_of_inputs
-from autodist_core.capture.batch_axis.joining import uncombined
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import by_example, inner, lists, ragged, writes
 from autodist_core.capture.batch_axis.rules.arithmetic import added, is_always_true
@@ -24,6 +23,7 @@ from autodist_core.capture.batch_axis.states import finding, operations, places
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State
+from autodist_core.capture.batch_axis.step_results import uncombined
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
@@ -51,8 +51,7 @@ class Flow:
 
     def __init__(self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = ()) -> None:
         self._whole = whole
-        exchanged = (*traced.sums, *traced.gathers, *traced.maxima)
-        self._known: dict[int, Known] = {**known, **{id(marker): SAME for marker in exchanged}}
+        self._known: dict[int, Known] = {**known, **{id(each): SAME for group in traced.exchanged for each in group}}
         self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}  # of all replicas
         self._totals = {id(each.outputs[0]) for each in traced.totals}
         self._inputs = {id(tensor) for tensor in traced.inputs}

@@ -27,9 +27,9 @@ def states_of_inputs(traced: Traced) -> dict[int, State]:
         for _, placeholder in traced.graph.captures for variable in [traced.captured.get(placeholder.op.name)]
     }
     found.update({id(each): SAME if each.shape.rank == 0 else rows(0) for each in traced.inputs})
-    found.update({id(each): State(Kind.RAGGED) for each in traced.parts})
-    found.update({id(each): State(SPLITS) for each in traced.row_splits})
-    found.update({id(each): FLAT_VALUES for each in traced.flat_values})
+    found.update({id(each): State(Kind.RAGGED) for each in traced.components.parts})
+    found.update({id(each): State(SPLITS) for each in traced.components.row_splits})
+    found.update({id(each): FLAT_VALUES for each in traced.components.flat_values})
     found.update({id(each): SAME for each in traced.whole})
     found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
     return found

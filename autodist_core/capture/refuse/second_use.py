@@ -47,7 +47,7 @@ def second_uses(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[
     operations = traced.graph.get_operations()
     created = {operation.name: position for position, operation in enumerate(operations)}
     # The sum over the replicas of a gradient that is linear until there is the whole batch's.
-    ours = {*updates, *(each.name for each in traced.markers), *(marker.op.name for marker in traced.sums)}
+    ours = {*updates, *(each.name for each in traced.markers), *(marker.op.name for marker in traced.exchanged.sums)}
     shapes = {tuple(g.values.shape) for g in traced.gradients if g.values.shape.is_fully_defined()}
     # The operations that one call of a tape makes stand one behind the other in the graph.
     calls: dict[str, int] = {}

@@ -84,7 +84,7 @@ def _marked(step: StepIndex, writes: Collection[str]) -> GraphItem:
     """Return the step with these nodes, and with what they alone need, marked as its last update."""
     others = {*step.item.targets, *step.writers}.difference(writes)
     others |= {*step.markers, *map(naming.node_of, step.item.outputs)}
-    outside = step.cone(others, writes.__contains__) | step.handle_of.keys() | step.alike
+    outside = step.cone(others, writes.__contains__) | step.handle_of.keys() | step.whole
     number = 1 + max(step.update_of.values(), default=-1)
     graph = Editor.of(step.graph)
     for name in step.cone(writes) - (outside - set(writes)):

@@ -118,7 +118,7 @@ def compute_of(
     roots = step.side_effects | {naming.node_of(name) for name in gradients}
     roots |= {naming.node_of(name) for name in step.item.outputs}
     # Inputs that every replica gets whole belong to compute. The update may read one replica's copy of them.
-    roots |= step.alike & step.cone(step.update_of, lambda name: name in step.markers) if step.alike else set()
+    roots |= step.whole & step.cone(step.update_of, lambda name: name in step.markers) if step.whole else set()
     later = {*after_update, *handed_back} - step.markers.keys()
     roots |= {source for name in after_update for source in step.sources(name)} - step.handle_of.keys()
     return step.in_order(step.cone(roots - later) - step.handle_of.keys() - step.tables)

@@ -48,7 +48,7 @@ def seeded_alone(step: StepIndex) -> frozenset[tuple[str, ...]]:
     [('noise',)]
     """
     rows = step.batch
-    seeds, sized = _Search(step), _Search(step, of_sizes=True)
+    seeds, sized = _OriginSearch(step), _OriginSearch(step, of_sizes=True)
     explicit = explicitly_seeded(step)
     # One device has the same numbers of a draw from an explicit seed that does not depend on the batch.
     found = {path for path in explicit if step.item.explicit_seeds or not sized.behind(path, _ALL) & rows}
@@ -70,7 +70,7 @@ def explicitly_seeded(step: StepIndex) -> frozenset[tuple[str, ...]]:
     >>> explicitly_seeded(StepIndex(GraphItem(())))
     frozenset()
     """
-    search, found = _Search(step), set()
+    search, found = _OriginSearch(step), set()
     states = {handle for handle, name in step.handle_of.items() if step.variables[name].kind == "seed"}
     for draws in step.draws.values():
         for draw in draws:
@@ -89,7 +89,7 @@ class _Body:
     results: Sequence[str] = ()
 
 
-class _Search:
+class _OriginSearch:
     """What is behind the tensors of a step; the batch is behind a size of it only if the search is `of_sizes`."""
 
     def __init__(self, step: StepIndex, of_sizes: bool = False) -> None:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from autodist_core.kernel.analysis.compilable import SMALLEST, Compilable, compilable, compilable_pieces, has_kernel
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes.random_streams import stream_of_replica
+from autodist_core.kernel.random_streams import stream_of_replica
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.enclosing import enclose
@@ -64,6 +64,7 @@ class Compile(Kernel):
 def _compile_together(draft: Draft, known: Compilable) -> None:
     """Compile what all replicas do and the update, as far as XLA can, on the device of the first replica."""
     editor, functions, replicas = draft.editor, draft.editor.functions, draft.placement.replicas
+    # Names tell more than marks of copies would: a node may stand in place of a copy, as the rows of one large product.
     prefixes = ["result", *(f"update/{owner.name}" for owner in draft.placement.owners)]
     prefixes += [f"{home}{replica.prefix}" for home in ("", "at_once/", "result/") for replica in replicas]
 

@@ -18,10 +18,10 @@ from math import prod
 
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.analysis.shapes import partial_shapes
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.replicator import table_of_lookup
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming

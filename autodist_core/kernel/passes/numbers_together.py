@@ -8,18 +8,14 @@ In: the finished order of a step. Out: one vector in place of many numbers. For 
 Numbers travel together if as many other messages precede each of them. So none waits for one that depends on it.
 """
 
-import re
-
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.analysis.shapes import static_shapes
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes import packing
 from autodist_core.step import naming
 from autodist_core.step.index import output_type
-
-_OF_SERVER = re.compile("update/(server_[^/]+)/(.+)")
 
 
 class NumbersTogether(Kernel):
@@ -33,24 +29,22 @@ class NumbersTogether(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Replace the numbers that cross between two servers at one level by one vector."""
-        if not packing.apart(owner.device for owner in draft.placement.owners if owner.replica is None):
+        servers = [owner for owner in draft.placement.owners if owner.replica is None]
+        if not packing.apart(owner.device for owner in servers):
             return
+        made = {owner.copy_of(name): (owner.name, name) for owner in servers for name in draft.step.update_of}
         editor, level_of, shapes = draft.editor, packing.messages_before(draft), static_shapes(draft.step)
         crossing: dict[tuple[str, str, int, int, tf.DType], dict[str, list[tuple[str, int]]]] = {}
         for node in editor:
-            reader = _OF_SERVER.match(node.name)
-            for position, source in enumerate(node.input) if reader else ():
-                found = _OF_SERVER.match(source)
-                name = naming.node_of(source)
-                if not found or reader is None or not packing.apart([editor[name].device, node.device]):
+            for position, source in enumerate(naming.data_inputs(node)) if node.name in made else ():
+                name, output = naming.split(source)
+                if name not in made or not packing.apart([editor[name].device, node.device]):
                     continue
-                captured = naming.canonical(found[2])
-                known = naming.node_of(captured) in draft.step.nodes and not naming.branch_of(editor[name])
-                if known and shapes.get(captured) == ():
-                    key = (
-                        found[1], reader[1], draft.step.update_of[naming.node_of(captured)], level_of[name],
-                        output_type(draft.step, captured),
-                    )
+                home, captured = made[name]
+                number = naming.tensor(captured, output)
+                if shapes.get(number) == () and not naming.branch_of(editor[name]):
+                    occurrence, dtype = draft.step.update_of[captured], output_type(draft.step, number)
+                    key = home, made[node.name][0], occurrence, level_of[name], dtype
                     crossing.setdefault(key, {}).setdefault(source, []).append((node.name, position))
         for (home, owner, occurrence, level, dtype), numbers in crossing.items():
             if len(numbers) > 1:

@@ -66,7 +66,7 @@ def _ready(draft: Draft, gradient: Gradient) -> int:
 def _writes(draft: Draft, owner: Owner, products: set[str]) -> dict[str, list[str]] | None:
     """Return the writes that need each product, and only this one; None if one needs several, or may not run."""
     sources, step = draft.editor.sources(), draft.step
-    writes = {f"update/{owner.name}/{name}": name for name in step.writers if step.is_update(name)}
+    writes = {owner.copy_of(name): name for name in step.writers if step.is_update(name)}
     needed: dict[str, frozenset[str]] = {}
     found: dict[str, list[str]] = {name: [] for name in products}
     for node in in_order(sources):

@@ -21,8 +21,8 @@ from autodist_core.kernel.analysis.gradient_flow import compute_of
 from autodist_core.kernel.analysis.products import Product
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes.random_streams import take_own_stream
 from autodist_core.kernel.placement.placement import Copy, Replica
+from autodist_core.kernel.random_streams import take_own_stream
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Table
 

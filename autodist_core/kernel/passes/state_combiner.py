@@ -24,9 +24,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Variable

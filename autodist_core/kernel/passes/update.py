@@ -57,9 +57,7 @@ class Update(Kernel):
             )
         owners = draft.placement.owners
         portions = Portions(draft.step, draft.placement, owners)
-        draft.targets += [
-            _copied(portions.home(owner, name), name) for owner in owners for name in portions.roots(owner)
-        ]
+        draft.targets += [portions.home(each, name).copy_of(name) for each in owners for name in portions.roots(each)]
         for owner, name in portions:
             _copy(draft, owner, name, portions)
         for name in draft.placement.handed_back(draft.step):
@@ -99,12 +97,10 @@ def _copy(draft: Draft, owner: Owner, name: str, portions: Portions) -> None:
     ]
     touched = step.touches.get(name)
     device = placement.owned_copy(touched[0].variable, owner).device if touched else owner.device
-    copy = draft.editor.copy(
-        step.nodes[name], _copied(owner, name), inputs, device, draft.at(name) if touched else None
-    )
+    copy = draft.editor.copy(step.nodes[name], owner.copy_of(name), inputs, device, draft.at(name) if touched else None)
     path = naming.branch_of(step.nodes[name])
     if path:
-        draft.editor.mark_branch(copy.name, [_copied(portions.home(owner, pivot), pivot) for pivot in path])
+        draft.editor.mark_branch(copy.name, [portions.home(owner, pivot).copy_of(pivot) for pivot in path])
     if name in step.writers:
         draft.editor.control(copy.name, draft.barriers[step.update_of[name]])
 
@@ -114,7 +110,7 @@ def _hand_back(draft: Draft, owner: Owner, name: str, portions: Portions) -> Non
     if name in step.markers:
         draft.returned[name] = _gradient(draft, owner, name)
         return
-    copy = _copied(portions.home(owner, name), name)
+    copy = portions.home(owner, name).copy_of(name)
     used = [source for node in draft.placement.after_update(step) for source in naming.data_inputs(step.nodes[node])]
     for source in (*used, *step.item.outputs):
         node, output = naming.split(source)
@@ -138,24 +134,20 @@ def _source(draft: Draft, owner: Owner, reader: str, source: str, portions: Port
         return draft.handle(variable, draft.placement.owned_copy(variable, owner))
     if name in step.markers:
         return None if output < 0 else _gradient(draft, owner, name)
-    if name in step.alike:
+    if name in step.whole:
         return naming.tensor(_fed_replica(draft, owner).copy_of(name), output) if output >= 0 else None
     home = portions.home(owner, name)
     if output >= 0:
-        return naming.tensor(_copied(home, name), output)
+        return naming.tensor(home.copy_of(name), output)
     if name in step.pivots:
-        return f"^{_copied(home, name)}"
+        return f"^{home.copy_of(name)}"
     # A captured control edge from a branch that is not taken would end nodes outside the branch: leave it out.
     path, around = (naming.branch_of(step.nodes[node]) for node in (name, reader))
     needed = path == around[: len(path)] and home == owner and portions.runs(owner, name)
-    return f"^{_copied(owner, name)}" if needed else None
+    return f"^{owner.copy_of(name)}" if needed else None
 
 
 def _fed_replica(draft: Draft, owner: Owner) -> Replica:
     """Return the replica whose inputs an owner reads: its own, or the first one that has examples."""
     own = [replica for replica in draft.active_replicas if replica.index == owner.replica]
     return own[0] if own else draft.active_replicas[0]
-
-
-def _copied(owner: Owner, name: str) -> str:
-    return f"update/{owner.name}/{name}"

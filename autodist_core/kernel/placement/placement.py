@@ -52,7 +52,7 @@ class Replica:
     name: str
     device: str
     stands_at: int | None = None
-    """Its number among all replicas, if the placement has only those that stand for all (`kernel/alike/`)."""
+    """Its number among all replicas, if the placement has only those that stand for all (`kernel/units/`)."""
 
     @property
     def number(self) -> int:
@@ -99,6 +99,10 @@ class Owner:
     device: str
     variables: frozenset[str] = frozenset()
     replica: int | None = None
+
+    def copy_of(self, name: str) -> str:
+        """The name of its copy of a captured node of the update."""
+        return f"update/{self.name}/{name}"
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class Portions:
             if name in step.markers:
                 self._gradients.add((asking.name, name))
             # Compute has the inputs that all replicas get whole, and the update reads them there.
-            if name in step.markers or name in step.handle_of or name in step.alike:
+            if name in step.markers or name in step.handle_of or name in step.whole:
                 continue
             home = self.home(asking, name)
             if not self.runs(home, name):

@@ -40,7 +40,7 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
             "keras.optimizers.LossScaleOptimizer leaves out a step whose gradients are not finite."
         )
     if placement.loose is not None:
-        read = {name for _, each in portions for name in step.sources(each)} & step.alike
+        read = {name for _, each in portions for name in step.sources(each)} & step.whole
         for name in step.in_order(read):
             yield NotYetError(
                 f"the update reads the step's input {name!r}, and with staleness or sync=False the update runs apart "

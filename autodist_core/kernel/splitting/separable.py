@@ -74,7 +74,7 @@ def splitting(step: StepIndex, variable: str, axis: int, known: frozenset[str] =
     members = own | {
         slot for slot, head in slots(step).items() if head == variable and step.variables[slot].shape == shape
     }
-    return _Search(step, variable, frozenset(members), axis, shape).run()
+    return _PartsSearch(step, variable, frozenset(members), axis, shape).run()
 
 
 def splittings(
@@ -94,7 +94,7 @@ def splittings(
 
 
 @dataclass
-class _Search:
+class _PartsSearch:
     step: StepIndex
     variable: str
     members: frozenset[str]

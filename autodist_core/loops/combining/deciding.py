@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import Traced, combined_as_written, reached_from, sources, with_longest
+from autodist_core.capture import Exchanged, Traced, combined_as_written, reached_from, sources, with_longest
 from autodist_core.capture.batch_axis import (
     REDUCED,
     Found,
@@ -84,7 +84,7 @@ def decided_for_whole_batch(
     require_combined(updates.own_writes, added)
     of_losses = [(seed, weighing.seeded(state_of(target), state_of(seed))) for target, seed in losses]
     # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
-    over_replicas = bool(traced.sums or traced.gathers)
+    over_replicas = bool(traced.exchanged.sums or traced.exchanged.gathers)
     by_examples = weighing.means_of_examples(recording.of_examples, state_of)
     summed, of_seeds = weighing.weighed(of_losses, by_examples, always=over_replicas)
     by_share = counted(added) | of_seeds
@@ -100,7 +100,7 @@ def decided_for_whole_batch(
     combined = {addition.write.name for addition, _ in added if addition.operation.name in by_share}
     uncombined = tuple(each for each in found.uncombined_writes if each.operation.name not in combined)
     traced = replace(
-        traced, sums=_without_alike(traced, reduced, state_of), added_up=summed,
+        traced, exchanged=_without_alike(traced, reduced, state_of), added_up=summed,
         counted={**traced.counted, **by_share, **of_parts},
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
@@ -126,14 +126,14 @@ def _joined_inside(traced: Traced, state_of: Callable[[Any], State]) -> Iterable
     return joined(inner, list(map(state_of, inner)))
 
 
-def _without_alike(traced: Traced, reduced: Sequence[Any], state_of: Callable[[Any], State]) -> list[Any]:
+def _without_alike(traced: Traced, reduced: Sequence[Any], state_of: Callable[[Any], State]) -> Exchanged:
     """The sums over the replicas, without those of what is the same on all: such a value is its own sum."""
     needed = reached_from(traced.markers, sources)
     itself = {
         id(marker) for marker in reduced
         if state_of(marker.op.inputs[0]).kind == Kind.ALIKE and marker.op.name not in needed
     }
-    return [marker for marker in traced.sums if id(marker) not in itself]
+    return traced.exchanged._replace(sums=[each for each in traced.exchanged.sums if id(each) not in itself])
 
 
 def decided_for_each_replica(

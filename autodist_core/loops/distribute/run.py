@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,9 +33,6 @@ from autodist_core.plan import Plan
 from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.training import Entry, raise_in_words
 
-if TYPE_CHECKING:
-    from autodist_core.loops.distribute.strategy import ReplicaStrategy
-
 _UNEQUAL = {
     SUM: ("all_reduce", "Reduce the value along its examples first: tf.reduce_sum(value, axis=0)."),
     ROWS: ("all_gather", "Only the size of the axis along which it gathers may differ."),
@@ -48,7 +45,7 @@ class OnEachReplica(TracedFunction):
 
     _more = "strategy.plan(fn, args) has all notes"
 
-    def __init__(self, strategy: ReplicaStrategy, function: Callable[..., Any]) -> None:
+    def __init__(self, strategy: Any, function: Callable[..., Any]) -> None:
         super().__init__(strategy.autodist.engine, function, split=False)
         self._strategy = strategy
 

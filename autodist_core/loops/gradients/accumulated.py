@@ -34,7 +34,7 @@ _ADDITIONS = {"AssignAddVariableOp", "AssignSubVariableOp"}
 _REMEDY = 'variable.assign_add(get_replica_context().all_reduce("SUM", gradient))'
 
 
-class _Search:
+class _SumsSearch:
     def __init__(
         self, graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
         batch: Collection[str], known: Accumulated, combined: Collection[str],
@@ -133,7 +133,7 @@ def counted_sums(
     known.train(names[id(outside.get(id(handle), handle))] for handle in given)
     gradients = {marker.op.name for call in found for marker in call.markers}
     combined = {entry.spec.name for entry in entries if _is_combined_when_written(entry.tf_variable)}
-    search = _Search(graph, handles, gradients, markers, {tensor.op.name for tensor in batch}, known, combined)
+    search = _SumsSearch(graph, handles, gradients, markers, {tensor.op.name for tensor in batch}, known, combined)
     own, summed = search.run()
     counted: dict[str, Counted] = {}
     multiplied: set[str] = set()

@@ -30,7 +30,7 @@ from autodist_core.step.index import Touch
 
 @dataclass(frozen=True)
 class Updates:
-    """The updates of a traced function. `Search` finds them, and has an example."""
+    """The updates of a traced function. `UpdateSearch` finds them, and has an example."""
 
     gradients: tuple[Marked, ...]
     """The gradients that are applied."""
@@ -47,7 +47,7 @@ class Updates:
     """The operations that compute with variables that an update has written, and with no gradient besides."""
 
 
-class Search:
+class UpdateSearch:
     """A search for the updates; `inputs` are the batch.
 
     `name_of` gives the name of a variable by its handle, or nothing for another resource.
@@ -65,7 +65,7 @@ class Search:
     ...     return loss
     >>> traced, recording = recorded_trace(step, kernel=kernel, seen=seen)
     >>> names = {id(source.handle): source.variable.name for source in traced.sources}
-    >>> found = Search(traced.graph, recording.found, traced.inputs, lambda handle: names[id(handle)]).run()
+    >>> found = UpdateSearch(traced.graph, recording.found, traced.inputs, lambda handle: names[id(handle)]).run()
     >>> sorted(found.operations), [name for _, name in found.own_writes]
     (['AssignSubVariableOp', 'gradient'], ['seen'])
     """

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.kernel.parts import part_of
+from autodist_core.kernel.time_parts import part_of
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.timings import STEP, Operation
 from autodist_core.seams.table import XSPACE

@@ -23,8 +23,8 @@ from math import prod
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.placement import Replica, by_host
 from autodist_core.step.grouping import grouped
 
@@ -81,13 +81,13 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Stretch:
     """Some consecutive elements of a tensor.
 
     >>> load = Load(Lane(0, 0, "auto", tf.float32, limit=16), "kernel", 1, (5,), ("gradient0", "gradient1"))
-    >>> [(piece.start, piece.size) for bucket in fill([load]) for piece in bucket]
+    >>> [(stretch.start, stretch.size) for bucket in fill([load]) for stretch in bucket]
     [(0, 4), (4, 1)]
-    >>> fill([load])[1] == (Piece(load, start=4, size=1),)
+    >>> fill([load])[1] == (Stretch(load, start=4, size=1),)
     True
     """
 
@@ -96,7 +96,7 @@ class Piece:
     size: int
 
 
-Bucket = tuple[Piece, ...]
+Bucket = tuple[Stretch, ...]
 Team = tuple[Replica, ...]
 
 
@@ -107,19 +107,19 @@ def fill(loads: Sequence[Load]) -> list[Bucket]:
 
     >>> lane = Lane(0, 0, "auto", tf.float32, limit=16)
     >>> loads = [Load(lane, "bias", 0, (2,), ("a", "b")), Load(lane, "kernel", 1, (5,), ("c", "d"))]
-    >>> [[(piece.load.label, piece.start, piece.size) for piece in bucket] for bucket in fill(loads)]
+    >>> [[(stretch.load.label, stretch.start, stretch.size) for stretch in bucket] for bucket in fill(loads)]
     [[('bias', 0, 2)], [('kernel', 0, 4)], [('kernel', 4, 1)]]
     """
     if not loads:
         return []
     lane = loads[0].lane
     limit = max(lane.limit_of(sum(load.size for load in loads) * lane.dtype.size) // lane.dtype.size, 1)
-    pieces = [
-        Piece(load, start, min(limit, load.size - start))
+    stretches = [
+        Stretch(load, start, min(limit, load.size - start))
         for load in sorted(loads, key=lambda load: load.ready) for start in range(0, load.size, limit)
     ]
-    groups = packing.filled([piece.size for piece in pieces], limit)
-    return [tuple(pieces[position] for position in group) for group in groups]
+    groups = packing.filled([stretch.size for stretch in stretches], limit)
+    return [tuple(stretches[position] for position in group) for group in groups]
 
 
 def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
@@ -141,15 +141,15 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     buckets = [bucket for members in grouped(loads, lambda load: load.lane).values() for bucket in fill(members)]
     arrived: dict[tuple[Load, Team], list[str]] = {}
     started: dict[tuple[int, Team], list[str]] = {}
-    for bucket in sorted(buckets, key=lambda bucket: max(piece.load.ready for piece in bucket)):
+    for bucket in sorted(buckets, key=lambda bucket: max(stretch.load.ready for stretch in bucket)):
         lane = bucket[0].load.lane
         count = len(_teams(draft.stands_for or draft.placement.replicas, lane.hint))
         kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
         label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
         for team in _teams(draft.placement.replicas, lane.hint):
             total, parts = _bucket(draft, team, label, lane, bucket, count)
-            for piece, part in zip(bucket, parts, strict=True):
-                arrived.setdefault((piece.load, team), []).append(part)
+            for stretch, part in zip(bucket, parts, strict=True):
+                arrived.setdefault((stretch.load, team), []).append(part)
             if by_machines(draft.placement.replicas, lane.hint):
                 before = started.setdefault((lane.occurrence, team), [])
                 if len(before) > count:
@@ -189,29 +189,29 @@ def by_machines(replicas: Sequence[Replica], hint: str) -> bool:
 def _bucket(
     draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, teams: int
 ) -> tuple[str, list[str]]:
-    """Add one collective of one team; return its node, and the sum of each of its pieces, flat."""
+    """Add one collective of one team; return its node, and the sum of each of its stretches, flat."""
     lead = team[0]
     name = f"{label}/{lead.prefix}"
-    parts = [_part(draft, team, f"{name}/part{index}", piece) for index, piece in enumerate(bucket)]
+    parts = [_part(draft, team, f"{name}/part{index}", stretch) for index, stretch in enumerate(bucket)]
     joined = draft.join(f"{name}/joined", parts, lane.dtype, lead.device)
     total = _collective(draft, lead, f"{name}/sum", joined, lane, teams)
-    sizes = [piece.size for piece in bucket]
+    sizes = [stretch.size for stretch in bucket]
     return total, packing.cut(draft, f"{name}/split", total, sizes, lane.dtype, lead.device)
 
 
-def _part(draft: Draft, team: Team, name: str, piece: Piece) -> str:
-    load, replica = piece.load, team[0]
+def _part(draft: Draft, team: Team, name: str, stretch: Stretch) -> str:
+    load, replica = stretch.load, team[0]
     flat = f"{load.label}/{replica.prefix}/flat"
     if flat not in draft.editor:
         own = [load.tensors[member.index] for member in team if load.tensors[member.index]]
         added = draft.add_up(f"{load.label}/{replica.prefix}/added", own, load.lane.dtype, replica.device)
         _reshape(draft, replica, flat, added, (load.size,), load.lane.dtype)
-    if piece.size == load.size:
+    if stretch.size == load.size:
         return flat
     # A slice that starts at an aligned address, as that of a large tensor does, is a view and no copy.
     bounds = [
         draft.editor.constant(f"{name}/{key}", [value], tf.int32, replica.device)
-        for key, value in (("begin", piece.start), ("size", piece.size))
+        for key, value in (("begin", stretch.start), ("size", stretch.size))
     ]
     return draft.editor.add("Slice", name, [flat, *bounds], replica.device, T=load.lane.dtype, Index=tf.int32)
 

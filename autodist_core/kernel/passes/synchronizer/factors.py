@@ -22,8 +22,8 @@ from functools import cached_property
 
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft, Rows
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.rows import KEYS, LENGTHS, gathered, machines_of, places_of
 from autodist_core.kernel.placement.placement import Owner, Replica

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.reduction import at_host, reduce_all
 from autodist_core.kernel.placement.placement import Copy, Owner, Replica
 from autodist_core.step import naming

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft, Rows
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner, Replica, by_host
 from autodist_core.step import naming

@@ -7,7 +7,7 @@ two machines, of which one looked up 5 rows and the other one 3::
     rows       6 and 6, padded        a collective of integers and one of values, for all tables of a type
     results    8 rows                 what was padded is left out
 
-A machine reads nothing but collectives. So its nodes are as many over 2 machines as over 500, and `kernel/alike/` can
+A machine reads nothing but collectives. So its nodes are as many over 2 machines as over 500, and `kernel/units/` can
 repeat them. A collective takes equal shapes, and each shape has a collective of its own: TensorFlow keeps what it knows
 of one for the whole session. So tensors are padded to one of a few lengths, which all machines find from the longest
 one: the key of 5 rows is the collective's and 4, the place of 5 in `LENGTHS`.
@@ -18,8 +18,8 @@ from math import prod
 
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft, Rows
-from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team
 from autodist_core.kernel.placement.placement import Owner, Replica

@@ -5,8 +5,8 @@ the kernels build the first machine and one or two others, with two or three rep
 functions, and each replica and each machine calls them.
 """
 
-from autodist_core.kernel.alike.kinds import STANDING, Alike, Kind, found_alike, standing
-from autodist_core.kernel.alike.repeating import Repeatable, repeated
-from autodist_core.kernel.alike.roles import NotAlikeError
+from autodist_core.kernel.units.kinds import STANDING, Kind, Kinds, found_kinds, standing
+from autodist_core.kernel.units.repeating import Repeatable, repeated
+from autodist_core.kernel.units.roles import UnlikeError
 
-__all__ = ["STANDING", "Alike", "Kind", "NotAlikeError", "Repeatable", "found_alike", "repeated", "standing"]
+__all__ = ["STANDING", "Kind", "Kinds", "Repeatable", "UnlikeError", "found_kinds", "repeated", "standing"]

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.alike.folding import EARLIER, Level, apart, common_host, filled, levels
-from autodist_core.kernel.alike.kinds import Kind
-from autodist_core.kernel.alike.roles import NotAlikeError, Roles
-from autodist_core.kernel.alike.units import Unit
 from autodist_core.kernel.placement.devices import host_of
+from autodist_core.kernel.units.folding import EARLIER, Level, apart, common_host, filled, levels
+from autodist_core.kernel.units.kinds import Kind
+from autodist_core.kernel.units.roles import Roles, UnlikeError
+from autodist_core.kernel.units.unit import Unit
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 
@@ -58,7 +58,7 @@ class _Repeating:
         self.editor.remove(graph.steps)
         self.roles = Roles(self.editor, kinds)
         for kind in kinds:
-            self.roles.require_alike(kind)
+            self.roles.require_same(kind)
         of, roles = self.roles.of, self.roles
         self.level_of = levels(
             roles, {name for name, number in of.items() if number and not roles.stays_outside(name)},
@@ -92,7 +92,7 @@ class _Repeating:
                 own = [{self.roles.own(name, number): self.level_of.get(name) for name in names}
                        for number, names in zip(numbers, awaited, strict=True)]
                 if any(each != own[0] for each in own):
-                    raise NotAlikeError(f"{reader or 'the step'} does not wait for the same of each unit.")
+                    raise UnlikeError(f"{reader or 'the step'} does not wait for the same of each unit.")
                 if awaited[0]:
                     waits.setdefault(reader, {})[kind] = frozenset(awaited[0])
         return waits
@@ -142,7 +142,7 @@ class _Repeating:
             tensors, more = self.roles.expanded(naming.data_inputs(node), self.of_all)
             controls = [s for s in node.input if naming.is_control(s) and not self.roles.source(s)]
             if more and node.op not in _COUNTED:
-                raise NotAlikeError(f"{node.name} ({node.op}) reads a value of each unit.")
+                raise UnlikeError(f"{node.name} ({node.op}) reads a value of each unit.")
             added = len(tensors) - sum(1 for _ in naming.data_inputs(node))
             attrs = {"N": node.attr["N"].i + added} if more else {}
             self.out.change(node.name, inputs=[*tensors, *controls, *self.signals(node.name, everyone)], **attrs)
@@ -193,7 +193,7 @@ class _Repeating:
 def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
     """Return the graph of all units of the kinds. `graph` has the units that stand for them.
 
-    Raise a `NotAlikeError` if the units of a kind do not do the same.
+    Raise a `UnlikeError` if the units of a kind do not do the same.
 
     >>> from autodist_core import GraphItem
     >>> from autodist_core.kernel import Tasks, build, inference

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from autodist_core.kernel.alike.units import Unit, machines_of
 from autodist_core.kernel.placement.placement import Placement, Replica
+from autodist_core.kernel.units.unit import Unit, machines_of
 
 STANDING = 2
 """How many units of a kind are built: what is different between them tells how their nodes depend on the unit. With a
@@ -58,7 +58,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Alike:
+class Kinds:
     """What does the same in a placement, and what is built of it.
 
     `machines` are the kinds of all machines but the first. `replicas` is a kind for each machine that is built, of all
@@ -69,8 +69,8 @@ class Alike:
     >>> from autodist_core.kernel.placement.devices import Tasks
     >>> from autodist_core.kernel.placement.placing import inference
     >>> addresses = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4")
-    >>> alike = found_alike(inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses)))
-    >>> len(alike.machines), alike.replicas, [replica.number for replica in alike.built]
+    >>> kinds = found_kinds(inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses)))
+    >>> len(kinds.machines), kinds.replicas, [replica.number for replica in kinds.built]
     (1, (), [0, 1, 2])
     """
 
@@ -80,7 +80,7 @@ class Alike:
     examples: tuple[int, ...]
 
 
-def found_alike(placement: Placement, sizes: Sequence[int] = (), standing: int = STANDING) -> Alike | None:
+def found_kinds(placement: Placement, sizes: Sequence[int] = (), standing: int = STANDING) -> Kinds | None:
     """Return what does the same in a placement; None if machines are not alike, or if that is not worth it.
 
     `sizes` is the number of examples of each replica, if the graph is for these sizes only. `standing` machines of each
@@ -91,13 +91,13 @@ def found_alike(placement: Placement, sizes: Sequence[int] = (), standing: int =
     >>> addresses = tuple(f"10.0.0.{index}" for index in range(1, 9))
     >>> tasks = Tasks("run", addresses)
     >>> placement = inference(tuple(f"{address}:CPU:0" for address in addresses), tasks)
-    >>> alike = found_alike(placement, (3, 3, 3, 3, 2, 2, 2, 2))
-    >>> [[machine.task for machine in kind.members] for kind in alike.machines], alike.examples
+    >>> kinds = found_kinds(placement, (3, 3, 3, 3, 2, 2, 2, 2))
+    >>> [[machine.task for machine in kind.members] for kind in kinds.machines], kinds.examples
     ([[1, 2, 3], [4, 5, 6, 7]], (3, 3, 3, 2, 2))
     >>> placement = inference(tuple(f"{address}:GPU:{index}" for address in addresses for index in range(8)), tasks)
-    >>> [replica.number for replica in found_alike(placement).built]
+    >>> [replica.number for replica in found_kinds(placement).built]
     [0, 1, 8, 9, 10, 16, 17]
-    >>> [replica.number for replica in found_alike(placement, standing=1).built]
+    >>> [replica.number for replica in found_kinds(placement, standing=1).built]
     [0, 1, 8, 9, 10]
     """
     machines = machines_of(placement)
@@ -119,7 +119,7 @@ def found_alike(placement: Placement, sizes: Sequence[int] = (), standing: int =
     followers = _followers(placement, built, dict(zip(replicas, examples, strict=bool(examples))))
     wanted = {unit.first for kind in followers for unit in kind.built} | {machine.first for machine in built}
     kept = [place for place, replica in enumerate(replicas) if not followers or replica.index in wanted]
-    return Alike(
+    return Kinds(
         tuple(kinds), tuple(followers),
         tuple(
             replace(replicas[place], index=index, stands_at=replicas[place].number) for index, place in enumerate(kept)
@@ -135,7 +135,7 @@ def standing(placement: Placement, built: Sequence[Replica]) -> Placement:
     >>> from autodist_core.kernel.placement.placing import inference
     >>> addresses = tuple(f"10.0.0.{index}" for index in range(1, 9))
     >>> placement = inference(tuple(f"{address}:CPU:0" for address in addresses), Tasks("run", addresses))
-    >>> [replica.name for replica in standing(placement, found_alike(placement).built).replicas]
+    >>> [replica.name for replica in standing(placement, found_kinds(placement).built).replicas]
     ['10.0.0.1:CPU:0', '10.0.0.2:CPU:0', '10.0.0.3:CPU:0']
     """
     index_of = {replica.number: replica.index for replica in built}

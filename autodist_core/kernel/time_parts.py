@@ -9,7 +9,7 @@ that are each one kernel's::
     update/replica0/step            Update                update
     data/replica0/batch/...         (drawn)               input
 
-`runtime/timings.py` uses this for the nodes whose times TensorFlow measured.
+`runtime/timings.py` uses this for the nodes whose times TensorFlow measured: of these, it returns names only.
 """
 
 import re
@@ -43,7 +43,7 @@ PARTS = {
 }
 """The part by the first word of a node's name. Nodes without a part take no time."""
 _CALLED = re.compile("((machine|local|replica)[0-9]+/own[0-9]+/)+")
-"""The calls before the name of a node that is in a function of a machine or a replica (`kernel/alike/`)."""
+"""The calls before the name of a node that is in a function of a machine or a replica (`kernel/units/`)."""
 _TRAVELS = re.compile("_?(Host)?(Recv|Send|RecvTensor|RecvBuf)$|Collective")
 """Types of operations that wait for another device. TensorFlow gives them names of its own."""
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.kernel.alike.roles import NotAlikeError, Roles
 from autodist_core.kernel.analysis.compilable import pieces
+from autodist_core.kernel.units.roles import Roles, UnlikeError
 from autodist_core.step import naming
 from autodist_core.step.enclosing import Body
 from autodist_core.step.grouping import grouped
@@ -129,7 +129,7 @@ def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, fro
     """
     def level(name: str) -> int:
         if name not in level_of:
-            raise NotAlikeError(f"other nodes wait for {name}, which is in no function.")
+            raise UnlikeError(f"other nodes wait for {name}, which is in no function.")
         return level_of[name]
 
     return {level: frozenset(names) for level, names in grouped(nodes, level).items()}
@@ -140,8 +140,8 @@ def apart(
 ) -> list[tuple[int, frozenset[str]]]:
     """Return nodes by their levels and hosts. So what waits on a server for nodes there waits for no other machine.
 
-    >>> from autodist_core.kernel.alike.kinds import Kind
-    >>> from autodist_core.kernel.alike.units import Unit
+    >>> from autodist_core.kernel.units.kinds import Kind
+    >>> from autodist_core.kernel.units.unit import Unit
     >>> from autodist_core.step.editor import Editor
     >>> machine = Unit("/job:run/task:1/device:CPU:0", 1, 1, 1)
     >>> other = Unit("/job:run/task:2/device:CPU:0", 2, 2, 1)
@@ -163,8 +163,8 @@ def apart(
 def common_host(roles: Roles, nodes: Iterable[str]) -> str:
     """Return the host of nodes that are all on one server; empty if one of them is on its own machine.
 
-    >>> from autodist_core.kernel.alike.kinds import Kind
-    >>> from autodist_core.kernel.alike.units import Unit
+    >>> from autodist_core.kernel.units.kinds import Kind
+    >>> from autodist_core.kernel.units.unit import Unit
     >>> machines = [Unit(f"/job:run/task:{task}/device:CPU:0", task, task, 1) for task in (1, 2)]
     >>> from autodist_core.step.editor import Editor
     >>> graph = Editor()

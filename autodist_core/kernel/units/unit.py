@@ -1,8 +1,8 @@
 """What is built a few times and then repeated: a machine with its replicas, or one replica of a machine.
 
 In: a placement over several machines. Out: a `Unit` for each machine, or for each of its replicas but the first. Names
-of nodes have the number of a replica or of a task in them. `own` makes of it the place in the unit, and so names of two
-units can be compared::
+of nodes have the number of a replica or of a task in them, from which the names of the other units' nodes are made.
+`own` makes of the number the place in the unit, and so names of two units can be compared::
 
     replica5/dense/MatMul            of the machine of the replicas 4 to 7    local1/dense/MatMul
     brought/job_run/task_1/rate      of the machine of task 1                 brought/job_run/task_here/rate

@@ -18,9 +18,9 @@ import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.errors import KernelError
-from autodist_core.kernel.alike.kinds import Kind
-from autodist_core.kernel.alike.units import Unit, local, words
 from autodist_core.kernel.placement.devices import host_of
+from autodist_core.kernel.units.kinds import Kind
+from autodist_core.kernel.units.unit import Unit, local, words
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 
@@ -28,10 +28,10 @@ _WITNESS = -1
 _LOOPS = {"Enter", "Exit", "NextIteration", "LoopCond"}
 
 
-class NotAlikeError(KernelError):
+class UnlikeError(KernelError):
     """The units of a kind do not do the same. The graph of each replica is then built.
 
-    >>> print(NotAlikeError("replica1/a reads replica2/b."))
+    >>> print(UnlikeError("replica1/a reads replica2/b."))
     replica1/a reads replica2/b.
     """
 
@@ -61,7 +61,7 @@ class Roles:
         """The nodes of each unit, by their names in any unit; and those of the witness, which the graph has once."""
         for name, number in self.of.items():
             if number and self.nodes[number].setdefault(self.own(name, number), name) != name:
-                raise NotAlikeError(f"{self.units[number].label} has two nodes {self.own(name, number)}.")
+                raise UnlikeError(f"{self.units[number].label} has two nodes {self.own(name, number)}.")
         for witness in {kind.witness for kind in kinds if kind.witness}:
             self.units[_WITNESS], self.number[witness] = witness, _WITNESS
             own = (name for name, number in self.of.items() if not number and witness.has(name))
@@ -103,9 +103,9 @@ class Roles:
             own = [[self.own(source, self.number[unit]) for source in sources]
                    for unit, sources in zip(kind.built, run, strict=True)]
             if any(each != own[0] for each in own):
-                raise NotAlikeError(f"a node does not read the same of each unit: {own[0][:2]}, {own[1][:2]}.")
+                raise UnlikeError(f"a node does not read the same of each unit: {own[0][:2]}, {own[1][:2]}.")
             if len(own) == 1 and len(own[0]) > 1 and not _as_of_witness(kind, [*map(self._behind, found)], run[0]):
-                raise NotAlikeError(f"the order is not known in which a node reads values of units: {own[0][:2]}.")
+                raise UnlikeError(f"the order is not known in which a node reads values of units: {own[0][:2]}.")
             found += each(kind, run[0])
         return found, len(found) > count
 
@@ -113,7 +113,7 @@ class Roles:
         """Return what a sum reads first, in place of the snapshot of it."""
         return self.editor[source].input[0] if source.startswith(f"{naming.FIRST}/") else source
 
-    def require_alike(self, kind: Kind) -> None:
+    def require_same(self, kind: Kind) -> None:
         """Raise an error unless the nodes of the first two units that show it are equal but for their numbers.
 
         These are two units of the kind. If one is built, the other one is of another machine, and reads what is there,
@@ -126,18 +126,18 @@ class Roles:
             theirs = {common: theirs.get(common, name) for common, name in ours.items()}
         if ours.keys() != theirs.keys():
             odd = sorted(ours.keys() ^ theirs.keys())
-            raise NotAlikeError(f"{one} and {two} have different nodes: {', '.join(odd[:3])}.")
+            raise UnlikeError(f"{one} and {two} have different nodes: {', '.join(odd[:3])}.")
         for common, name in ours.items():
             node, other = self.editor[name], self.editor[theirs[common]]
             if node.op != other.op or node.op in _LOOPS:
-                raise NotAlikeError(f"{name} ({node.op}) is not the same node on {two}.")
+                raise UnlikeError(f"{name} ({node.op}) is not the same node on {two}.")
             if any(self.source(source) not in (0, first) for source in node.input):
-                raise NotAlikeError(f"{name} reads a node of another unit.")
+                raise UnlikeError(f"{name} reads a node of another unit.")
             # What reads the witness's value may read one of each machine, of which no other one is here.
             if kind.witness and any(kind.witness.has(naming.node_of(source)) for source in node.input):
-                raise NotAlikeError(f"{name} reads a node of the first machine.")
+                raise UnlikeError(f"{name} reads a node of the first machine.")
             if difference := "" if kind.witness else self._difference(node, other, bool(kind.like)):
-                raise NotAlikeError(f"{name} {difference} on {two}.")
+                raise UnlikeError(f"{name} {difference} on {two}.")
 
     def _difference(self, node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef, on_other_machine: bool) -> str:
         """Return what else than their numbers is different of two units' nodes; empty if nothing is."""
@@ -220,7 +220,7 @@ class Roles:
         if once is None or once.dtype.kind not in "iu" or any(
             not np.array_equal(value, _multiple(once, index)) for index, value in built.items()
         ):
-            raise NotAlikeError(f"{common} has a value on each replica that does not follow from its number.")
+            raise UnlikeError(f"{common} has a value on each replica that does not follow from its number.")
         return _multiple(once, unit.first + place)
 
 

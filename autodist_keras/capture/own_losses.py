@@ -38,7 +38,7 @@ def recorded_in(model: Any, step: Any, trace: Any) -> Iterator[None]:
         return
 
     def goes_elsewhere(targets: Sequence[Any]) -> bool:
-        scaled = {tensor.op.name for tensor in trace.scaled}
+        scaled = {tensor.op.name for tensor in trace.losses.scaled}
         return bool(scaled) and not scaled.isdisjoint(_behind(targets))
 
     with gradients.recorded(marks=False, known=trace.seen.known, leaves=goes_elsewhere) as trace.recording:
@@ -76,7 +76,7 @@ class OwnLosses:
                 each for each in seen.asked if each.subject != STEPS_LOSS or each.made.op.name not in behind
             ]
             seen.asked += [
-                Asked(STEPS_LOSS, each, one_number=trace.own_method_note, by_itself=True, by=numbers_behind(each, seen))
+                Asked(STEPS_LOSS, each, one_number=trace.losses.own_note, by_itself=True, by=numbers_behind(each, seen))
                 for each in targets
             ]
 
@@ -91,7 +91,7 @@ class OwnLosses:
             for target, seed in self._pairs
         ]
         by_examples = gradients.means_of_examples(self._recording.of_examples, state_of)
-        note = (self._trace.own_method_note,) if self._unknown and not self._trace.reduced else ()
+        note = (self._trace.losses.own_note,) if self._unknown and not self._trace.losses.reduced else ()
         if not self._pairs:
             return (), {}, note
         begun = [(seed, state) for seed, state in found if seed is not None]
