@@ -63,15 +63,12 @@ class SessionStep(ABC):
 
     item: GraphItem
     """The captured function."""
+    graph: DistributedGraph | None = None
+    """The graph of the step's last run; None before the first run."""
 
     @abstractmethod
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
-
-    @property
-    @abstractmethod
-    def graph(self) -> DistributedGraph | None:
-        """The graph of the step's last run; None before the first run."""
 
 
 class Session(ABC):
@@ -90,16 +87,11 @@ class Session(ABC):
 
     placement: Placement
     """Where the variables are."""
+    condition = Condition.READY
+    """What the session can still do."""
 
-    @property
-    @abstractmethod
-    def condition(self) -> Condition:
-        """What the session can still do."""
-
-    @property
-    @abstractmethod
-    def known(self) -> tuple[str, ...]:
-        """The variables that the steps of this session touch."""
+    known: tuple[str, ...] = ()
+    """The variables that the steps of this session touch."""
 
     @abstractmethod
     def add(
@@ -169,8 +161,7 @@ class Session(ABC):
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added, such as the residuals of compressors, by name."""
 
-    @abstractmethod
-    def release_kept(self) -> None:
+    def release_kept(self) -> None:  # noqa: B027 - a session of one machine keeps none
         """Free the memory of the arrays that machines keep of the data (`runtime/kept_arrays.py`)."""
 
     @abstractmethod
