@@ -8,7 +8,7 @@ from html import escape
 
 from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
-from autodist_core.plan.headline import LinkBytes, bytes_of_links
+from autodist_core.plan.headline import bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
 from autodist_core.reports.time_text import text_of
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
@@ -77,13 +77,13 @@ def _wire_time(
     times = Counter(gradient.variable for gradient in item.gradients)
     chief, sparse = spec.chief.address, sum(plan.variable.is_sparse for plan in strategy.variables)
     links = bytes_of_links(strategy.variables, nodes, times, examples, factors)
-    for node in nodes:
+    for node in nodes:  # slices go in one direction, in which all else takes as long as in the other one
         if node != chief:
             slices = fed * addresses.count(node) / len(addresses)
-            links[node] += LinkBytes(received=slices)
-            links[chief] = links.get(chief, LinkBytes()) + LinkBytes(sent=slices)
+            links[node] += slices
+            links[chief] += slices
     found = (
-        WireTime(node, link.most, spec.network_bandwidth[node], sparse, sum(map(len, factors.values())))
-        for node, link in links.items()
+        WireTime(node, size, spec.network_bandwidth[node], sparse, sum(map(len, factors.values())))
+        for node, size in links.items()
     )
     return max(found, key=lambda each: each.seconds)
