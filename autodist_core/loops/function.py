@@ -22,7 +22,7 @@ from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
-from autodist_core.reports import require_steps
+from autodist_core.reports.comparison import require_steps
 from autodist_core.training import raise_in_words
 
 

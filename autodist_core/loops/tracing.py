@@ -33,7 +33,7 @@ from autodist_core.loops.gradients.updates import Search
 from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.reports import explicit_draws
+from autodist_core.reports.step_plan import explicit_draws
 from autodist_core.runtime.composites import grouped, packed, roles_of, signature_of
 from autodist_core.training import Captured, Entry, watched_variable
 

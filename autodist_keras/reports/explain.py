@@ -20,7 +20,8 @@ import tensorflow as tf
 
 from autodist_core.errors import amount
 from autodist_core.log import Pace, log
-from autodist_core.reports import TimeReport, restore, time_report, values_of
+from autodist_core.reports.comparison import restore, values_of
+from autodist_core.reports.time_report import TimeReport, time_report
 from autodist_core.runtime import Timings
 from autodist_core.training import Entry
 from autodist_keras import checks

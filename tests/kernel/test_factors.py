@@ -12,7 +12,7 @@ from autodist_core.capture import capture
 from autodist_core.kernel import arrange, build, sizes_apart
 from autodist_core.plan import plan_table
 from autodist_core.plan.headline import bytes_of_links
-from autodist_core.reports import planned
+from autodist_core.reports.step_plan import planned
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
 from autodist_core.strategy.factor_rows import factor_rows
