@@ -12,7 +12,7 @@ from autodist_core.plan.headline import bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
 from autodist_core.reports.time_text import text_of
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
-from autodist_core.runtime import Timings
+from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
@@ -43,7 +43,7 @@ def time_report(
     >>> from autodist_core.strategy import PS
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel import Part
-    >>> from autodist_core.runtime import Call, Operation, Run, Timings
+    >>> from autodist_core.runtime.timings import Call, Operation, Run, Timings
     >>> item, spec = example_step(), ResourceSpec.local(cpus=2)
     >>> strategy, timings = StrategyCompiler(item, spec).compile(PS().build(item, spec)), Timings()
     >>> multiply = Operation("localhost", "CPU:0", "replica0/MatMul", "MatMul", Part.COMPUTE, 3.0, 4.0)

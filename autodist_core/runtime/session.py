@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement

@@ -31,8 +31,8 @@ from autodist_core.capture.source_lines import SourceLines
 from autodist_core.errors import REFUSED, AutodistError, CaptureError, amount
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
-from autodist_core.runtime import SessionStep
 from autodist_core.runtime.composites import is_composite
+from autodist_core.runtime.protocol import SessionStep
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training.announcing import announcement, too_large
 from autodist_core.training.entries import Entry

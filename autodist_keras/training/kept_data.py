@@ -16,7 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime import KeptArrays, bytes_of
+from autodist_core.runtime.kept_arrays import KeptArrays
+from autodist_core.runtime.sent_arrays import bytes_of
 from autodist_keras.training.batches import Batch, BatchIterator
 
 

@@ -9,7 +9,7 @@ from autodist_core.kernel import build, inference
 from autodist_core.kernel.passes import packing
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.state_combiner import StateCombiner
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from tests.capture.plain import spec_of, trace
 
 NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")

@@ -29,7 +29,7 @@ from autodist_core.reports.step_times import (
 )
 from autodist_core.reports.time_text import text_of
 from autodist_core.reports.timeline import timeline
-from autodist_core.runtime import Call, Operation, Run
+from autodist_core.runtime.timings import Call, Operation, Run
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Throughput, Timeline

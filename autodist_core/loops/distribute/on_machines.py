@@ -81,7 +81,7 @@ def _fed(reason: str) -> None:
 def mark(element: Any, drawn: DrawnBatch) -> None:
     """Let the slices of an element say which batch they are of. `drawn` has an example.
 
-    >>> from autodist_core.runtime import Pass
+    >>> from autodist_core.runtime.data_pipelines import Pass
     >>> mark((), DrawnBatch(Pass(DataPipeline(b"", ()), b""), 3))
     """
     for number, each in enumerate(tf.nest.flatten(element)):
@@ -94,7 +94,8 @@ def drawn(arrays: Sequence[Any], tensors: Sequence[Sequence[Any]]) -> tuple[Any,
     """The arrays of a call, which machines can make if all tensors are slices of one batch.
 
     >>> from autodist_core.loops.distribute.values import per_replica
-    >>> from autodist_core.runtime import Each, Pass
+    >>> from autodist_core.runtime.batch_slices import Each
+    >>> from autodist_core.runtime.data_pipelines import Pass
     >>> slices = tf.constant([1]), tf.constant([2])
     >>> mark(per_replica(slices), DrawnBatch(Pass(DataPipeline(b"", ()), b""), 3))
     >>> (array,) = drawn([Each(slices, (1, 1))], [slices])
