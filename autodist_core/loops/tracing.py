@@ -72,10 +72,8 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> as_graph_function(lambda x: x + 1)(1)
     2
     """
-    python = getattr(function, "python_function", function)  # a tf.function has the function that it was made of
-
     def called(*args: Any, **kwargs: Any) -> Any:
-        return python(*args, **kwargs)
+        return function(*args, **kwargs)
 
     # The conversion of a call converts what is called, which may be a method, an object or a partial function as well.
     return tf.autograph.to_graph(called)
@@ -101,7 +99,7 @@ def trace_function(
     >>> print(captured.item.gradients[0].variable, captured.item.joined[-1].how)
     kernel mean
     """
-    concrete, inside = _trace(function, parsed, specs, context, replicas, variables.holding)
+    concrete, inside = _trace(as_graph_function(function), parsed, specs, context, replicas, variables.holding)
     graph, recording = concrete.graph, inside.recording
     groups = list(zip(grouped(specs, concrete.inputs), parsed.whole, strict=False))
     # Tensors of somebody's trace around it are inputs, too, and every replica gets them whole.
