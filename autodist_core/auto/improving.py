@@ -17,9 +17,10 @@ from autodist_core.auto.choosing import Candidate, Trial
 from autodist_core.auto.prediction import Totals
 from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import AllReduce, PartitionedPS, Strategy, StrategyBuilder
-from autodist_core.strategy.options import PSOptions, begin, spread
+from autodist_core.strategy.options import PSOptions, begin
+from autodist_core.strategy.partition import PartitionerConfig
 
 _EVALUATIONS = 12_000
 """The most changes, each for one machine: some 200 variables on 8 machines. A limit of time would not repeat."""
@@ -49,11 +50,15 @@ class On(StrategyBuilder):
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        def cut(variable: Variable) -> tuple[int, int]:
-            return 0, len(self.devices) if variable.shape and variable.shape[0] >= len(self.devices) else 1
-
-        strategy = begin(resource_spec)
-        spread(strategy, graph_item, PSOptions(), self.devices, cut)
+        strategy, options, count = begin(resource_spec), PSOptions(), len(self.devices)
+        for name, variable in graph_item.trainable_var_op_to_var.items():
+            node = strategy.node_config.add(var_name=name)
+            if count == 1 or not variable.shape or variable.shape[0] < count:
+                options.write_ps(node, self.devices[0])
+                continue
+            node.partitioner = PartitionerConfig.along(0, count, len(variable.shape)).partition_str
+            for index, place in enumerate(self.devices):
+                options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
         return strategy
 
 
