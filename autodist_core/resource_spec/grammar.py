@@ -69,7 +69,9 @@ def load(path: Path) -> Any:
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ResourceSpecError(f"{path}{where}: this is not valid YAML: {problem}. Correct that line.") from None
-    except (OSError, ValueError, KeyError, OverflowError, RecursionError) as error:
+    except RecursionError:
+        raise ResourceSpecError(f"{path} is nested too deeply to be a cluster. Write it as the README shows.") from None
+    except (OSError, ValueError, KeyError, OverflowError) as error:
         # No path or no text, an impossible date, or a value that does not fit its tag, such as !!int.
         raise ResourceSpecError(
             f"{str(path)!r} cannot be read: {getattr(error, 'strerror', None) or error}. Name a file that may be read "

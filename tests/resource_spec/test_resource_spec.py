@@ -132,7 +132,7 @@ WRONG = {
     "not YAML": "nodes: [address: {\n",
     "a tab": "nodes:\n\t- address: localhost\n",
     "a key twice": NODE + "    chief: false\n",
-    "recursion depth": "[" * 3000,
+    "nested too deeply": "[" * 3000,
     "an object": "nodes: !!python/object/apply:os.getcwd []\n",
 }
 
