@@ -16,7 +16,7 @@ import keras
 
 from autodist_core.errors import amount
 from autodist_core.plan import Plan
-from autodist_core.reports import TimeReport
+from autodist_core.reports.time_report import TimeReport
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.training import SETTINGS, CompressorState, Settings

@@ -55,7 +55,7 @@ def link_bytes(workload: str, hosts: int, builder: Any) -> float:
     step = StepIndex.of(item)
     factors = bytes_of_example(step, factored(step, plans, compiled.replicas, BATCH))
     times = Counter(gradient.variable for gradient in item.gradients)
-    return max(link.most for link in bytes_of_links(compiled.variables, names, times, BATCH, factors).values())
+    return max(bytes_of_links(compiled.variables, names, times, BATCH, factors).values())
 
 
 @cache

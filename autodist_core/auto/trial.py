@@ -33,7 +33,7 @@ def trial_of(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
 
 
 def assumptions(trial: Trial) -> Iterator[str]:
-    """What was not measured, if not all was.
+    """What was not measured.
 
     >>> from autodist_core import Variable
     >>> item, spec = GraphItem((Variable("kernel", (6, 4), "float32"),)), ResourceSpec.local(cpus=2)
@@ -41,10 +41,9 @@ def assumptions(trial: Trial) -> Iterator[str]:
     auto: nothing was measured: layers as their variables are, 20 Gflop/s for a machine, network_bandwidth of the file
     """
     model, cluster = trial.charging.model, trial.charging.cluster
-    if not cluster.seen:
-        counted = "operations counted" if model.seen else "layers as their variables are"
-        rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
-        rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
-        links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
-        what = "only the links were measured" if cluster.links_from else "nothing was measured"
-        yield f"auto: {what}: {counted}, {', '.join(rates)}, {links}"
+    counted = "operations counted" if model.seen else "layers as their variables are"
+    rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
+    rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
+    links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
+    what = "only the links were measured" if cluster.links_from else "nothing was measured"
+    yield f"auto: {what}: {counted}, {', '.join(rates)}, {links}"

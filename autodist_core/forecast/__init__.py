@@ -2,7 +2,3 @@
 
 In: a captured step and a compiled strategy. Out: a `DeviceMemory` for each machine and GPU. Nothing is computed.
 """
-
-from autodist_core.forecast.needs import forecast, foretold, memories
-
-__all__ = ["forecast", "foretold", "memories"]

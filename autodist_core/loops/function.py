@@ -4,8 +4,7 @@ In: the arguments of a call. Out: what the function returns, for the whole batch
 `Function`.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from functools import update_wrapper
 from typing import Any
@@ -22,8 +21,7 @@ from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
-from autodist_core.reports import require_steps
-from autodist_core.training import raise_in_words
+from autodist_core.reports.comparison import require_steps
 
 
 class Function(TracedFunction):
@@ -69,17 +67,6 @@ class Function(TracedFunction):
             results = tf.nest.map_structure(_as_tensor, captured.rebuild(outputs))
             given = [leaf for leaf in tf.nest.flatten((batches.args, batches.kwargs)) if tf.is_tensor(leaf)]
             return without_gradient(self._name, results, [*(each.tf_variable for each in captured.entries), *given])
-
-    @contextmanager
-    def _explained(self, arguments: Arguments) -> Iterator[None]:
-        """Say where an operation of the captured function failed."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            captured = self._steps.found(arguments)
-            if captured is None:
-                raise
-            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training, captured.notes)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The table of what is done with each variable, for a call with these arguments; nothing runs.
@@ -149,7 +136,7 @@ class Function(TracedFunction):
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         return trace_function(
-            self._converted, arguments, specs, self._engine.variables, OfWholeBatch,
+            self.python_function, arguments, specs, self._engine.variables, OfWholeBatch,
             draws_as_one=self._engine.training.draws_as_one,
         )
 

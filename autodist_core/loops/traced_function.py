@@ -16,30 +16,31 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
-from autodist_core.loops.tracing import CapturedFunction, as_graph_function
+from autodist_core.loops.nested_markers import ROWS, SUM
+from autodist_core.loops.tracing import CapturedFunction
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports import step_plan
 from autodist_core.reports.comparison import Explanation, compare
 from autodist_core.reports.rounding import coarsest_type
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.written import written
-from autodist_core.training import Steps
+from autodist_core.training import Steps, raise_in_words
 
-_LATER = (
-    (inspect.iscoroutinefunction, "is an `async def`", "await what it needs before the call"),
-    (inspect.isgeneratorfunction, "is a generator, with `yield`", "return a list or a tuple of tensors"),
-    (inspect.isasyncgenfunction, "is an asynchronous generator", "return a list or a tuple of tensors"),
-)
-"""Functions that compute after the call, what they are called, and what to do instead."""
+_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+"""Kinds of functions that compute after the call."""
+_UNEQUAL = {
+    SUM: ("all_reduce", "Reduce the value along its examples first: tf.reduce_sum(value, axis=0)."),
+    ROWS: ("all_gather", "Only the size of the axis along which it gathers may differ."),
+}
+"""For each marker, the method that makes it, and what to do if it received values of different shapes."""
 
 
 def _require_computed_when_called(function: Any, name: str) -> None:
-    for is_such, what, instead in _LATER:
-        if is_such(function) or is_such(type(function).__call__):
-            raise CaptureError(
-                f"{name} {what}: it computes after the call, and the function that is marked, or that run() gets, is "
-                f"traced during the call. Write a plain `def`, and {instead}."
-            )
+    if any(is_such(each) for is_such in _LATER for each in (function, type(function).__call__)):
+        raise CaptureError(
+            f"{name} is an `async def` or a generator: it computes after the call, and the function that is marked, or "
+            "that run() gets, is traced during the call. Write a plain `def`, and return a list or a tuple of tensors."
+        )
 
 
 class TracedFunction(ABC):
@@ -76,9 +77,23 @@ class TracedFunction(ABC):
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         """Trace and capture the function for arguments of these specs."""
 
-    @property
-    def _converted(self) -> Callable[..., Any]:
-        return as_graph_function(self.python_function)
+    @contextmanager
+    def _explained(self, arguments: Arguments) -> Iterator[None]:
+        """Say which operation of the captured function failed, or which method got values of other shapes on replicas.
+        """
+        try:
+            yield
+        except tf.errors.OpError as error:
+            for marker, (method, remedy) in _UNEQUAL.items():
+                if marker in str(error):
+                    raise CaptureError(
+                        f"{self._name}: {method} received values of different shapes on the replicas, which may have "
+                        f"different numbers of examples. {remedy} TensorFlow says: {error}"
+                    ) from error
+            captured = self._steps.found(arguments)
+            if captured is None:
+                raise
+            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training, captured.notes)
 
     def _captured(self, arguments: Arguments) -> CapturedFunction:
         """The function, captured for arguments like these; nothing runs."""

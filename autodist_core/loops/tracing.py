@@ -33,7 +33,7 @@ from autodist_core.loops.gradients.updates import UpdateSearch
 from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
-from autodist_core.reports import explicit_draws
+from autodist_core.reports.step_plan import explicit_draws
 from autodist_core.runtime.composites import components_of, grouped, packed, signature_of
 from autodist_core.training import Captured, Entry, watched_variable
 
@@ -72,10 +72,8 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
     >>> as_graph_function(lambda x: x + 1)(1)
     2
     """
-    python = getattr(function, "python_function", function)  # a tf.function has the function that it was made of
-
     def called(*args: Any, **kwargs: Any) -> Any:
-        return python(*args, **kwargs)
+        return function(*args, **kwargs)
 
     # The conversion of a call converts what is called, which may be a method, an object or a partial function as well.
     return tf.autograph.to_graph(called)
@@ -101,7 +99,7 @@ def trace_function(
     >>> print(captured.item.gradients[0].variable, captured.item.joined[-1].how)
     kernel mean
     """
-    concrete, inside = _trace(function, parsed, specs, context, replicas, variables.holding)
+    concrete, inside = _trace(as_graph_function(function), parsed, specs, context, replicas, variables.holding)
     graph, recording = concrete.graph, inside.recording
     groups = list(zip(grouped(specs, concrete.inputs), parsed.whole, strict=False))
     # Tensors of somebody's trace around it are inputs, too, and every replica gets them whole.
@@ -215,9 +213,9 @@ def _trace(
     return concrete, passes[-1]
 
 
-_DENSE = {
+_INSTEAD = {
     tf.RaggedTensor: "value.to_tensor()", tf.SparseTensor: "tf.sparse.to_dense(value)",
-    tf.IndexedSlices: "tf.convert_to_tensor(value)",
+    tf.IndexedSlices: "tf.convert_to_tensor(value)", tf.TensorArray: "value.stack()",
 }
 """How a dense tensor is made of one of each type."""
 
@@ -226,43 +224,23 @@ def _as_tensor(value: Any) -> Any:
     """A result as a tensor if it has a value; None for an operation, such as the one an optimizer returns."""
     if value is None or isinstance(value, tf.Operation):
         return None
-    if isinstance(value, Iterator):
-        raise CaptureError(
-            f"a marked function returns a {type(value).__name__}, of which the values come up after the trace only. "
-            "Return a list or a tuple of tensors."
-        )
-    if isinstance(value, tf.TensorShape) and not value.is_fully_defined():
-        raise CaptureError(
-            f"a marked function returns the shape {value}, of which a size varies with the batch: while the function "
-            "is traced, the number of examples is not known. Return tf.shape(x)[0], which is that of the whole batch, "
-            "or the sizes that are fixed, such as x.shape[1:]."
-        )
-    dense = _DENSE.get(type(value))
-    if dense is not None:
-        raise CaptureError(
-            f"the function that is marked, or that run() gets, returns a {type(value).__name__}. Replicas' results are "
-            f"dense tensors. Return {dense}."
-        )
-    try:
-        # An identity: a result that is an argument itself is computed, too.
-        return tf.identity(tf.convert_to_tensor(value))
-    except (TypeError, ValueError):
-        _require_no_tensors_inside(value)
-        return value
-
-
-def _require_no_tensors_inside(value: Any) -> None:
-    """Raise a CaptureError for an object that is no tensor and has tensors of the trace, which have no values."""
-    inside = vars(value).values() if hasattr(value, "__dict__") else ()
-    if isinstance(value, tf.TensorArray):
-        remedy = "Return value.stack()."
-    elif any(isinstance(each, tf.Tensor) and not hasattr(each, "numpy") for each in inside):
-        remedy = "Return its tensors: in a tuple, a list, a dict, a named tuple or an attrs class."
-    else:
-        return
+    instead = _INSTEAD.get(type(value))
+    if isinstance(value, Iterator):  # its values come up after the trace only
+        instead = "a list or a tuple of tensors"
+    elif isinstance(value, tf.TensorShape) and not value.is_fully_defined():
+        instead = "tf.shape(x)[0], which is that of the whole batch, or the sizes that are fixed, such as x.shape[1:]"
+    elif instead is None:
+        try:
+            # An identity: a result that is an argument itself is computed, too.
+            return tf.identity(tf.convert_to_tensor(value))
+        except (TypeError, ValueError):
+            inside = vars(value).values() if hasattr(value, "__dict__") else ()
+            if not any(isinstance(each, tf.Tensor) and not hasattr(each, "numpy") for each in inside):
+                return value
+            instead = "its tensors: in a tuple, a list, a dict, a named tuple or an attrs class"
     raise CaptureError(
-        f"the function that is marked, or that run() gets, returns a {type(value).__name__}, whose tensors have values "
-        f"inside the function only. {remedy}"
+        f"the function that is marked, or that run() gets, returns a {type(value).__name__}. Replicas' results are "
+        f"dense tensors. Return {instead}."
     )
 
 

@@ -7,9 +7,8 @@ buckets`.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from autodist_core.errors import amount
@@ -46,11 +45,24 @@ def headline(
     machines = list(dict.fromkeys(DeviceSpec.parse(name).address for name in replicas))
     on = f"on {amount(len(machines), 'machine')}"
     parameters = sum(prod(plan.variable.shape) for plan in plans)
-    parts = [f"{_divided(slices, len(replicas))} {on}", f"{amount(f'{parameters:,}', 'parameter')}"]
-    if len(replicas) > 1:
-        travelling = replicas, machines, plans, memories, times or {}, buckets, sum(slices), factored or {}
-        parts.append(_travelling(*travelling))
-    return "; ".join(parts)
+    said = f"{_divided(slices, len(replicas))} {on}; {amount(f'{parameters:,}', 'parameter')}"
+    if len(replicas) == 1:
+        return said
+    holders = [name for index, name in enumerate(replicas) if not memories or memories[index] == index]
+    if len(holders) == 1 and len(machines) == 1 and set(memories) == {0}:
+        return f"{said}; nothing travels between the replicas"
+    if len(machines) > 1:
+        size = max(bytes_of_links(plans, machines, times or {}, sum(slices), factored).values(), default=0.0)
+    else:
+        each = (bytes_per_step(plan, holders, max((times or {}).get(plan.variable.name, 1), 1)) for plan in plans)
+        size = sum(found for found in each if found is not None)
+    said += f"; {format_bytes(round(size))} per step"
+    if buckets:
+        said += f" in {amount(buckets, 'bucket')}"
+    if factored:
+        said += f", with the factors of {amount(sum(map(len, factored.values())), 'gradient')}"
+    sparse = sum(plan.variable.is_sparse for plan in plans)
+    return said + (f", and the rows of {amount(sparse, 'sparse variable')}" if sparse else "")
 
 
 def _divided(slices: Sequence[int], replicas: int) -> str:
@@ -61,74 +73,31 @@ def _divided(slices: Sequence[int], replicas: int) -> str:
     return f"{sum(slices)} per step = {' + '.join(f'{count} x {size}' for size, count in sizes.items())}"
 
 
-def _travelling(
-    replicas: Sequence[str], machines: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int],
-    times: Mapping[str, int], buckets: int, examples: int, factored: Mapping[str, Sequence[int]],
-) -> str:
-    holders = [name for index, name in enumerate(replicas) if not memories or memories[index] == index]
-    sparse = sum(plan.variable.is_sparse for plan in plans)
-    if len(holders) == 1 and len(machines) == 1 and set(memories) == {0}:
-        return "nothing travels between the replicas"
-    if len(machines) > 1:
-        links = bytes_of_links(plans, machines, times, examples, factored)
-        size = max((link.most for link in links.values()), default=0.0)
-    else:
-        each = (bytes_per_step(plan, holders, max(times.get(plan.variable.name, 1), 1)) for plan in plans)
-        size = sum(found for found in each if found is not None)
-    text = f"{format_bytes(round(size))} per step"
-    if buckets:
-        text += f" in {amount(buckets, 'bucket')}"
-    if factored:
-        gradients = sum(map(len, factored.values()))
-        text += f", with the factors of {amount(gradients, 'gradient')}"
-    return text + (f", and the rows of {amount(sparse, 'sparse variable')}" if sparse else "")
-
-
-@dataclass(frozen=True)
-class LinkBytes:
-    """The bytes that leave a node and those that reach it, in one step.
-
-    >>> (LinkBytes(1.0, 2.0) + LinkBytes(0.0, 3.0)).most
-    5.0
-    """
-
-    sent: float = 0.0
-    received: float = 0.0
-
-    def __add__(self, other: LinkBytes) -> LinkBytes:
-        return LinkBytes(self.sent + other.sent, self.received + other.received)
-
-    @property
-    def most(self) -> float:
-        """The bytes of the busier direction."""
-        return max(self.sent, self.received)
-
-
 def bytes_of_links(
     plans: Sequence[VariablePlan], nodes: Sequence[str], times: Mapping[str, int], examples: float = 0,
     factored: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, LinkBytes]:
-    """The bytes of each node. `nodes` are those with replicas. `times` says how often each gradient is applied.
+) -> dict[str, float]:
+    """The bytes that each node sends in a step. It gets as many.
 
-    A ring over N nodes moves 2(N-1)/N of a gradient's bytes over each link, in both directions. The server of a
-    variable gets the gradient from each other node once, and sends the value to each once. The rows of sparse gradients
-    are not known before a batch, and do not count. `factored` has the variables whose gradients travel as factors, and
-    for each of these gradients the bytes of one of the `examples`. Each node gets (N-1)/N of all their bytes, and sends
-    as many.
+    `nodes` are those with replicas. `times` says how often each gradient is applied. A ring over N nodes moves 2(N-1)/N
+    of a gradient's bytes over each link, in both directions. The server of a variable gets the gradient from each other
+    node once, and sends the value to each once. The rows of sparse gradients are not known before a batch, and do not
+    count. `factored` has the variables whose gradients travel as factors, and for each of these gradients the bytes of
+    one of the `examples`. Each node gets (N-1)/N of all their bytes, and sends as many.
 
     >>> from autodist_core.step.graph_item import Variable
     >>> from autodist_core.strategy.synchronizers import AllReducePlan
     >>> kernel = Variable("kernel", (250,), "float32")
     >>> bytes_of_links([VariablePlan(kernel, AllReducePlan())], ["10.0.0.1", "10.0.0.2"], {})["10.0.0.2"]
-    LinkBytes(sent=1000.0, received=1000.0)
+    1000.0
     >>> served = VariablePlan(kernel, PSPlan(("10.0.0.1:CPU:0",)))
     >>> bytes_of_links([served], ["10.0.0.1", "10.0.0.2", "10.0.0.3"], {})["10.0.0.1"]
-    LinkBytes(sent=2000.0, received=2000.0)
+    2000.0
     >>> dense = VariablePlan(Variable("kernel", (100, 50), "float32"), AllReducePlan())
     >>> bytes_of_links([dense], ["10.0.0.1", "10.0.0.2"], {}, 16, {"kernel": [600]})["10.0.0.1"]
-    LinkBytes(sent=4800.0, received=4800.0)
+    4800.0
     """
-    found = dict.fromkeys(nodes, LinkBytes())
+    found = defaultdict(float, dict.fromkeys(nodes, 0.0))
     for plan in plans:
         if plan.variable.is_sparse:
             continue
@@ -139,12 +108,12 @@ def bytes_of_links(
                 size = float(count * prod(shape) * plan.variable.item_size)
                 server = DeviceSpec.parse(each.destinations[0]).address
                 others = [node for node in nodes if node != server]
-                found[server] = found.get(server, LinkBytes()) + LinkBytes(size * len(others), size * len(others))
+                found[server] += size * len(others)
                 for node in others:
-                    found[node] += LinkBytes(size, size)
+                    found[node] += size
             else:
                 gradients = 2 * count * wire(each, shape, plan.variable.dtype).bytes
                 size = (gradients + examples * sum(of_factors)) * (len(nodes) - 1) / len(nodes)
                 for node in nodes:
-                    found[node] += LinkBytes(size, size)
+                    found[node] += size
     return found

@@ -62,8 +62,11 @@ def compare(
     alone, together = trained(on_one_device, start), trained(over_replicas, start)
     _require_finite(alone, steps)
     explained = explanation()
-    compared = tuple(entry for entry in entries if entry.spec.kind in _COMPARED)
-    found = _differences(compared, alone, together)
+    found = [
+        Difference(each.name, each.dtype, difference(alone[each.name], together[each.name]))
+        for each in (entry.spec for entry in entries)
+        if each.kind in _COMPARED and each.dtype in TOLERANCE and alone[each.name].size
+    ]
     rounding: dict[str, float] = {}
     kind = ""
     if any(each.is_wrong and not explained.by(each.name, steps) for each in found):
@@ -170,15 +173,6 @@ def _require_finite(alone: dict[str, np.ndarray], steps: int) -> None:
         )
 
 
-def _differences(
-    entries: Sequence[Entry], alone: dict[str, np.ndarray], together: dict[str, np.ndarray]
-) -> list[Difference]:
-    return [
-        Difference(entry.spec.name, entry.spec.dtype, difference(alone[entry.spec.name], together[entry.spec.name]))
-        for entry in entries if entry.spec.dtype in TOLERANCE and alone[entry.spec.name].size
-    ]
-
-
 def _table(
     found: list[Difference], rounding: dict[str, float], kind: str, steps: int, explanation: Explanation
 ) -> str:
@@ -215,10 +209,8 @@ def _table(
 
 
 def _verdict(wrong: int, compared: int, noted: bool) -> str:
-    if not wrong:
-        where = f"the {amount(compared, 'variable')} of the table"
-        hold = ": the notes above hold for them" if noted else ""
-        return f"equal to one device, up to rounding, in {where}; metrics and results are not compared{hold}"
-    verb = "differs" if wrong == 1 else "differ"
-    compared_variables = amount(compared, "variable")
-    return f"accepted: {wrong} of {compared_variables} {verb} by more than rounding, and the notes above say why"
+    variables, hold = amount(compared, "variable"), ": the notes above hold for them" if noted else ""
+    if wrong:
+        return f"accepted: {wrong} of {variables} differ by more than rounding, and the notes above say why"
+    where = f"up to rounding, in the {variables} of the table"
+    return f"equal to one device, {where}; metrics and results are not compared{hold}"

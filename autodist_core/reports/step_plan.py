@@ -19,7 +19,7 @@ from functools import partial
 from operator import attrgetter
 
 from autodist_core.errors import amount
-from autodist_core.forecast import forecast
+from autodist_core.forecast.needs import forecast
 from autodist_core.kernel import (
     Factors,
     arrange,

@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from autodist_core.kernel import Part
-from autodist_core.runtime import Call, Run
+from autodist_core.runtime.timings import Call, Run
 
 INPUT, PYTHON, COMPUTE, UPDATE, WIRE, STARTING, HOME = PARTS = (
     "input", "Python", "compute", "update", "wire", "TensorFlow", "bringing home",
@@ -86,7 +86,7 @@ class TimeTable:
 def time_of_parts(calls: Sequence[Call], home: float, steps_of_call: int) -> tuple[float, dict[str, dict[str, float]]]:
     """The time of a step, and for each node the time of each part. Calls with operations say what happens in a run.
 
-    >>> from autodist_core.runtime import Operation
+    >>> from autodist_core.runtime.timings import Operation
     >>> run = lambda *operations: Run(3.0, 5.0, operations)
     >>> followed = Operation("here", "CPU:0", "replica0/MatMul", "MatMul", Part.COMPUTE, 3.0, 4.0)
     >>> calls = [Call(0.0, 6.0, ((0.0, 2.5),), (run(),)), Call(6.0, 12.0, ((6.0, 8.5),), (run(followed),))]
@@ -133,7 +133,7 @@ def divided(run: Run) -> dict[str, dict[str, float]]:
 
     Nodes have clocks of their own, so only durations count.
 
-    >>> from autodist_core.runtime import Operation
+    >>> from autodist_core.runtime.timings import Operation
     >>> at = lambda part, begin, end: Operation("here", "CPU:0", "", "", part, begin, end)
     >>> operations = at(Part.COMPUTE, 0, 4), at(Part.COMPUTE, 3, 5), at(Part.EXCHANGE, 4, 8), at(Part.UPDATE, 7, 9)
     >>> divided(Run(0.0, 10.0, (*operations, at(Part.INPUT, 4, 6))))

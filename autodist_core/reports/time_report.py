@@ -10,11 +10,11 @@ from html import escape
 from autodist_core.auto import beside_measured
 from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
-from autodist_core.plan.headline import LinkBytes, bytes_of_links
+from autodist_core.plan.headline import bytes_of_links
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
 from autodist_core.reports.time_text import text_of
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
-from autodist_core.runtime import Timings
+from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy
@@ -45,7 +45,7 @@ def time_report(
     >>> from autodist_core.strategy import PS
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel import Part
-    >>> from autodist_core.runtime import Call, Operation, Run, Timings
+    >>> from autodist_core.runtime.timings import Call, Operation, Run, Timings
     >>> item, spec = example_step(), ResourceSpec.local(cpus=2)
     >>> strategy, timings = StrategyCompiler(item, spec).compile(PS().build(item, spec)), Timings()
     >>> multiply = Operation("localhost", "CPU:0", "replica0/MatMul", "MatMul", Part.COMPUTE, 3.0, 4.0)
@@ -84,13 +84,13 @@ def _wire_time(
     times = Counter(gradient.variable for gradient in item.gradients)
     chief, sparse = spec.chief.address, sum(plan.variable.is_sparse for plan in strategy.variables)
     links = bytes_of_links(strategy.variables, nodes, times, examples, factors)
-    for node in nodes:
+    for node in nodes:  # slices go in one direction, in which all else takes as long as in the other one
         if node != chief:
             slices = fed * addresses.count(node) / len(addresses)
-            links[node] += LinkBytes(received=slices)
-            links[chief] = links.get(chief, LinkBytes()) + LinkBytes(sent=slices)
+            links[node] += slices
+            links[chief] += slices
     found = (
-        WireTime(node, link.most, spec.network_bandwidth[node], sparse, sum(map(len, factors.values())))
-        for node, link in links.items()
+        WireTime(node, size, spec.network_bandwidth[node], sparse, sum(map(len, factors.values())))
+        for node, size in links.items()
     )
     return max(found, key=lambda each: each.seconds)

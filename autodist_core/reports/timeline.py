@@ -12,7 +12,7 @@ steps is taken.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from autodist_core.runtime import Call, Operation, Run
+from autodist_core.runtime.timings import Call, Operation, Run
 
 _PROGRAM = 1000
 """The number of the process that is the user's program; devices have the next ones.

@@ -24,7 +24,7 @@ from autodist_core.cluster.on_node.server import server_config
 from autodist_core.give_back import give_back
 from autodist_core.kernel import Tasks
 from autodist_core.kernel.example import example_placement
-from autodist_core.runtime.local import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.runtime.protocol import SessionStep
 from autodist_core.strategy import StrategyBuilder
 

@@ -64,13 +64,7 @@ class LooseStep(SessionStep):
         self._slot: KeptSlot | None = None
         """The arrays of the current data that the machines keep, and where; None if batches are fed."""
         self._calls: dict[tuple[Any, ...], tuple[Callable[..., list[Any]], tuple[int, ...]]] = {}
-        self._graph: DistributedGraph | None = None
         self.item = item
-
-    @property
-    def graph(self) -> DistributedGraph | None:
-        """The first of the step's graphs: the one that combines the replicas' side state."""
-        return self._graph
 
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Hand out one batch; return the first replica's results of the last batch that it finished."""
@@ -169,7 +163,7 @@ class LooseStep(SessionStep):
             self._wait_for(0)
         for key in missing:
             graph = self._build(*key)
-            self._graph = self._graph or graph
+            self.graph = self.graph or graph  # the first one, which combines the replicas' side state
             call = self._session.import_graph(graph, "_".join(map(str, (self._prefix, *key))))
             self._calls[key] = call, graph.inputs
 

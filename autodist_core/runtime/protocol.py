@@ -63,15 +63,12 @@ class SessionStep(ABC):
 
     item: GraphItem
     """The captured function."""
+    graph: DistributedGraph | None = None
+    """The graph of the step's last run; None before the first run."""
 
     @abstractmethod
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
-
-    @property
-    @abstractmethod
-    def graph(self) -> DistributedGraph | None:
-        """The graph of the step's last run; None before the first run."""
 
 
 class Session(ABC):
@@ -90,16 +87,11 @@ class Session(ABC):
 
     placement: Placement
     """Where the variables are."""
+    condition = Condition.READY
+    """What the session can still do."""
 
-    @property
-    @abstractmethod
-    def condition(self) -> Condition:
-        """What the session can still do."""
-
-    @property
-    @abstractmethod
-    def known(self) -> tuple[str, ...]:
-        """The variables that the steps of this session touch."""
+    known: tuple[str, ...] = ()
+    """The variables that the steps of this session touch."""
 
     @abstractmethod
     def add(
@@ -116,9 +108,8 @@ class Session(ABC):
         del name
         return Tie.APART
 
-    def spread(self, names: Iterable[str]) -> None:
+    def spread(self, names: Iterable[str]) -> None:  # noqa: B027 - most sessions have copies of their own only
         """Give the other copies of these variables the value of the user's variable, which is one of the copies."""
-        raise NotImplementedError(f"this session has copies of its own only: {', '.join(names)}")
 
     @property
     def works_here(self) -> bool:
@@ -153,13 +144,11 @@ class Session(ABC):
     def rest(self) -> None:  # noqa: B027 - most sessions have nothing to free
         """Free what the user's variables have, too, until the next step: no step runs for a while."""
 
-    def forget(self, names: Iterable[str]) -> None:
+    def forget(self, names: Iterable[str]) -> None:  # noqa: B027 - on one machine there are no others to keep them
         """Free the copies of variables in the memory of the user's machine, of which all have the same value."""
-        raise NotImplementedError(f"this session forgets nothing: {', '.join(names)}")
 
-    def remember(self, values: Mapping[str, np.ndarray]) -> None:
+    def remember(self, values: Mapping[str, np.ndarray]) -> None:  # noqa: B027
         """Write the copies that `forget` has freed. The values are those that all other copies have."""
-        raise NotImplementedError(f"this session forgets nothing: {', '.join(values)}")
 
     @abstractmethod
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:
@@ -169,8 +158,7 @@ class Session(ABC):
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added, such as the residuals of compressors, by name."""
 
-    @abstractmethod
-    def release_kept(self) -> None:
+    def release_kept(self) -> None:  # noqa: B027 - a session of one machine keeps none
         """Free the memory of the arrays that machines keep of the data (`runtime/kept_arrays.py`)."""
 
     @abstractmethod

@@ -138,7 +138,6 @@ class ReplicatedStep(SessionStep):
         self._steps = 0
         self._bounds: Sequence[tuple[int, int]] = ()
         """The first example of each replica in the current batch, and the one behind its last."""
-        self._graph: DistributedGraph | None = None
         self.item = item
 
     @abstractmethod
@@ -149,11 +148,6 @@ class ReplicatedStep(SessionStep):
     def _run(self, call: Callable[..., Any], arrays: Sequence[Any], total: int, slot: Any) -> list[Any]:
         """Run the graph of the current batch on its arrays."""
 
-    @property
-    def graph(self) -> DistributedGraph | None:
-        """The graph of the step's last run; None before it."""
-        return self._graph
-
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples; return the step's outputs for the whole batch."""
         self._session.settle()
@@ -163,7 +157,7 @@ class ReplicatedStep(SessionStep):
         key = len(self._bounds), total == self._usual, slot, sum(limit < total for limit in self._limits)
         if key not in self._calls:
             self._calls[key] = self._build(*key, arrays)
-        call, self._graph = self._calls[key]
+        call, self.graph = self._calls[key]
         return self._run(call, arrays, total, slot)
 
     def _build(

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.errors import NodeLostError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
@@ -68,18 +68,7 @@ class DistributedSession(ReplicatedSession):
         self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
         self._data: Any = KeptData(self._graph, self._session, placement, self.call)
         self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
-        self._condition = Condition.READY
         self._timings: Timings | None = None
-
-    @property
-    def condition(self) -> Condition:
-        """`SPOILT` after a step with collectives failed: TensorFlow's collectives do not work after a failure."""
-        return self._condition
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The variables that the steps of this session touch."""
-        return tuple(name for name, variable in self._variables.items() if variable.handle)
 
     def _adopt(self, variable: AddedVariable) -> None:
         self._variables[variable.name] = self._transfers.adopt(variable)
@@ -89,6 +78,7 @@ class DistributedSession(ReplicatedSession):
         for variable in variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
+        self.known = tuple(name for name, variable in self._variables.items() if variable.handle)
 
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         return Step(self, item, prefix, usual)
@@ -216,7 +206,7 @@ class DistributedSession(ReplicatedSession):
             # number of the failed one. A late clean-up of the failed step would then hit the next step, and the next
             # step would hang.
             if collective:
-                self._condition = Condition.SPOILT
+                self.condition = Condition.SPOILT
             raise
 
     def _call_of_step(self, doing: str, *call: Any) -> Any:
@@ -248,11 +238,11 @@ class Step(ReplicatedStep):
     """
 
     def _run(self, call: Callable[..., Any], arrays: Sequence[Any], total: int, slot: Any) -> list[Any]:
-        assert self._graph is not None
+        assert self.graph is not None
         bounds = self._bounds
         feeds = [
             array for replica, (start, stop) in enumerate(bounds)
-            for array in self._slicer.rows(arrays, self._graph.inputs, replica, start, stop, slot)
+            for array in self._slicer.rows(arrays, self.graph.inputs, replica, start, stop, slot)
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         with nullcontext() if slot is None else slot.running(of_machines(arrays), len(bounds)):

@@ -22,8 +22,7 @@ def read_builder(text: str | None, builders: Mapping[str, type[StrategyBuilder]]
     PS(local_proxy_variable=False, sync=True, staleness=2)
     >>> read_builder("PS(stalenes=2)")
     Traceback (most recent call last):
-    autodist_core.errors.StrategyError: PS(stalenes=2): unknown option. Did you mean 'staleness'? Known:
-        local_proxy_variable, sync, staleness.
+    autodist_core.errors.StrategyError: PS(stalenes=2): PS.__init__() got an unexpected keyword argument 'stalenes'...
     """
     if text is None or "(" not in text:
         return resolve(text, builders)
@@ -41,7 +40,11 @@ def read_builder(text: str | None, builders: Mapping[str, type[StrategyBuilder]]
             f"{name if name in builders else 'AllReduce'}(...), with each option once. A value is a number, a text in "
             "quotes, True, False or None."
         ) from error
-    return type(resolve(call.func.id, builders))(**options)
+    builder = type(resolve(call.func.id, builders))
+    try:
+        return builder(**options)
+    except TypeError as error:
+        raise StrategyError(f"{text}: {error}.") from None
 
 
 def written(builder: StrategyBuilder) -> str:

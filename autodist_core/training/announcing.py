@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from autodist_core.forecast import foretold
+from autodist_core.forecast.needs import foretold
 from autodist_core.plan.headline import headline
-from autodist_core.runtime import Session, SessionStep
 from autodist_core.runtime.batch_slices import BatchSlicer
+from autodist_core.runtime.protocol import Session, SessionStep
 
 
 def announcement(session: Session, step: SessionStep, arrays: Sequence[Any], total: int) -> str:

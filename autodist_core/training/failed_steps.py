@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from autodist_core.capture.source_lines import SourceLines
-from autodist_core.runtime import UNCHANGED
+from autodist_core.runtime.failed_replicas import UNCHANGED
 from autodist_core.training.training import Training
 
 _FAILED = re.compile(

@@ -23,13 +23,17 @@ from typing import cast
 
 import tensorflow as tf
 
-from autodist_core.cluster.chief import Cluster, Fleet
+from autodist_core.cluster.chief.cluster import Cluster
+from autodist_core.cluster.chief.fleet import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
 from autodist_core.errors import NodeLostError
 from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.log import stage
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
-from autodist_core.runtime import DistributedSession, LocalSession, RecoveringSession, Session
+from autodist_core.runtime.local.session import LocalSession
+from autodist_core.runtime.protocol import Session
+from autodist_core.runtime.recovery.recovering import RecoveringSession
+from autodist_core.runtime.session import DistributedSession
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy import Strategy, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy

@@ -31,8 +31,8 @@ from autodist_core.capture.source_lines import SourceLines
 from autodist_core.errors import REFUSED, AutodistError, CaptureError, amount
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
-from autodist_core.runtime import SessionStep
 from autodist_core.runtime.composites import is_composite
+from autodist_core.runtime.protocol import SessionStep
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training.announcing import announcement, too_large
 from autodist_core.training.entries import Entry
@@ -180,11 +180,6 @@ class Steps(Generic[B, C]):
         """The function as it was captured for batches like this one, if it was."""
         alternative = self._alternative(batch)
         return None if alternative is None else alternative.captured
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is captured yet."""
-        return not self._known
 
     def _traced(self, batch: B, specs: Sequence[Any]) -> C:
         ready, self._ready = self._ready, None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autodist_core.interrupts import defer_interrupt, ignore_repeated_interrupts
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
-from autodist_core.runtime import Condition
+from autodist_core.runtime.protocol import Condition
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.union import union

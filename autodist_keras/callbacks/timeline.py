@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from autodist_core.log import log
-from autodist_core.reports import timeline
+from autodist_core.reports.timeline import timeline
 from autodist_core.runtime import Timings
 from autodist_keras.callbacks.measured import driver_of
 

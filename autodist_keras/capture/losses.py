@@ -28,7 +28,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis import mean_over_examples
-from autodist_core.reports import Reason
+from autodist_core.reports.reasons import Reason
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen, numbers_behind

@@ -17,7 +17,7 @@ from typing import Any
 from autodist_core.capture.batch_axis import REDUCED, Coupling, Found, Kind, State, UncombinedWrite, sentences
 from autodist_core.kernel import joining
 from autodist_core.plan import INEXACT
-from autodist_core.reports import Reason
+from autodist_core.reports.reasons import Reason
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
 from autodist_core.step.naming import node_of

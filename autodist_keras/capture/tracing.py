@@ -30,7 +30,7 @@ import tensorflow as tf
 from autodist_core import capture
 from autodist_core.capture.gradients import Recording
 from autodist_core.errors import CaptureError
-from autodist_core.reports import explicit_draws
+from autodist_core.reports.step_plan import explicit_draws
 from autodist_core.runtime import composites
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.training import Captured

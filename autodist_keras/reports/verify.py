@@ -9,7 +9,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from autodist_core.reports import Explanation, can_draw_as_one, coarsest_type, compare, drawn_anew, require_steps
+from autodist_core.reports.comparison import Explanation, compare, require_steps
+from autodist_core.reports.rounding import coarsest_type
+from autodist_core.reports.step_plan import can_draw_as_one, drawn_anew
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables

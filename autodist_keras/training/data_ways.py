@@ -71,8 +71,14 @@ def foretold(spec: ResourceSpec, data: Any = None) -> str:
     >>> foretold(spec).split("; ")[2]
     'other data, fed each step'
     """
-    if not share_of_others(spec) or not isinstance(data, tf.data.Dataset):
-        return rule(spec)
+    if not share_of_others(spec):
+        return ""
+    rule = (
+        f"arrays of at most {format_bytes(kept_limit())}, sent once to each machine if a fit sends more otherwise; "
+        "datasets, run by each machine if they can be; other data, fed each step"
+    )
+    if not isinstance(data, tf.data.Dataset):
+        return rule
     try:
         pipeline, _ = travelling(data, rows=_rows_by_file(spec, data))
     except ValueError as error:
@@ -82,24 +88,8 @@ def foretold(spec: ResourceSpec, data: Any = None) -> str:
         return refused
     if size > SMALL_GRAPH:
         # The number of epochs decides.
-        return rule(spec)
+        return rule
     return f"{_runs(pipeline)}. If a machine cannot make the first batch, each batch is fed"
-
-
-def rule(spec: ResourceSpec) -> str:
-    """What a `fit` on these machines does with data of each kind; empty on one machine.
-
-    >>> rule(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})).split("; ")[1:]
-    ['datasets, run by each machine if they can be', 'other data, fed each step']
-    >>> rule(ResourceSpec.local(cpus=2))
-    ''
-    """
-    if not share_of_others(spec):
-        return ""
-    return (
-        f"arrays of at most {format_bytes(kept_limit())}, sent once to each machine if a fit sends more otherwise; "
-        "datasets, run by each machine if they can be; other data, fed each step"
-    )
 
 
 def share_of_others(spec: ResourceSpec) -> float:
@@ -270,7 +260,7 @@ class DataWays:
             return Way()
         given = iterator._distributed_dataset
         rows = _rows_by_file(self._spec(), given) if what == FIT else None
-        known = self._met.dataset(given, rows is not None)
+        known = self._met.of([given], rows is not None)
         # The machines may be unable to run a pipeline after all.
         before = None if known.pipeline is None or known.pipeline[0].fed else known.pipeline
         try:
@@ -297,7 +287,7 @@ class DataWays:
         if not is_kept_kind(arrays, specs):
             return Way("fed each step: it is not in dense arrays of numbers or strings")
         pairs = pairs_of(arrays, specs)
-        size, known = sum(size_of(*pair) for pair in pairs), self._met.arrays([leaf for leaf, _ in pairs])
+        size, known = sum(size_of(*pair) for pair in pairs), self._met.of([leaf for leaf, _ in pairs])
         if by_rows is False:
             return Way("fed each step: so it was when the state was saved from which it goes on")
         if by_rows is None and (known.kept is None or size > kept_limit()):

@@ -7,32 +7,24 @@ owner or a second thread gets a SessionError. The driver, `plan` and `verify` cl
 >>> model = Model()
 >>> with claimed(model, "one") as outermost:
 ...     with claimed(model, "one") as inner:
-...         print(outermost, inner, is_claimed(model, "one"))
+...         print(outermost, inner, owner_of(model))
 ...     with claimed(model, "other"):
 ...         pass
 Traceback (most recent call last):
 autodist_core.errors.SessionError: model 'small' is being trained by another DistributedModel at the moment. ...
->>> is_claimed(model, "one")
-False
+>>> owner_of(model) is None
+True
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.errors import SessionError
 
 _CLAIM = "_autodist_claim"
-
-
-@dataclass(frozen=True, eq=False)
-class _Claim:
-    """The owner and the thread of the call that uses a model."""
-
-    owner: Any
-    thread: int
+"""The attribute of a model with the owner and the thread of the call that uses it."""
 
 
 @contextmanager
@@ -41,11 +33,11 @@ def claimed(model: Any, owner: Any) -> Iterator[bool]:
 
     Another owner and another thread are refused. The module's docstring has an example.
     """
-    new = _Claim(owner, threading.get_ident())
+    new = owner, threading.get_ident()
     try:
         # One operation, so that one of two simultaneous threads is refused.
         claim = vars(model).setdefault(_CLAIM, new)
-        if claim.owner is not owner:
+        if claim[0] is not owner:
             raise SessionError(
                 f"model {model.name!r} is being trained by another DistributedModel at the moment. "
                 "Let that call end, or use the DistributedModel that is running."
@@ -55,11 +47,6 @@ def claimed(model: Any, owner: Any) -> Iterator[bool]:
     finally:
         if vars(model).get(_CLAIM) is new:
             vars(model).pop(_CLAIM)
-
-
-def is_claimed(model: Any, owner: Any) -> bool:
-    """Whether a call of this owner is running. The module's docstring has an example."""
-    return owner_of(model) is owner
 
 
 def owner_of(model: Any) -> Any:
@@ -72,7 +59,7 @@ def owner_of(model: Any) -> Any:
     'one'
     """
     claim = vars(model).get(_CLAIM)
-    return None if claim is None else claim.owner
+    return None if claim is None else claim[0]
 
 
 def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,6 +83,6 @@ def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any
     return called
 
 
-def _require_thread(claim: _Claim | None) -> None:
-    if claim is not None and claim.thread != threading.get_ident():
+def _require_thread(claim: tuple[Any, int] | None) -> None:
+    if claim is not None and claim[1] != threading.get_ident():
         raise SessionError("this DistributedModel is training in another thread; one call at a time.")

@@ -8,7 +8,7 @@ import tensorflow as tf
 from autodist_core import GraphItem
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.placement.arrangement import optimizer_state
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.steps import DATA, compiled, gradients_of, stepping

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from autodist_core import LaunchError, ResourceSpec
-from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.chief.cluster import Cluster
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.support.waiting import HANGS
 

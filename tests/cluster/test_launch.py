@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from autodist_core import LaunchError, ResourceSpecError
-from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.cluster.chief.launch import launch
 from autodist_keras import DistributedModel
 from tests.cluster.leftovers import assert_nothing_came, running

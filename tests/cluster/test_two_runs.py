@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import ResourceSpec
-from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.chief.cluster import Cluster
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.cluster.over_hosts import OverHosts
 from tests.conftest import OF_KERAS

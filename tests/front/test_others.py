@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import SessionError
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.strategy import PS
 from tests.support.compare import assert_same, flat, in_order, named
 from tests.support.models import DENSE, even_data

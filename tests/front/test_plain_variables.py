@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from tests.support.compare import flat
 from tests.support.models import DENSE, even_data
 from tests.support.training import QUIET, assert_equal_training, distributed, fit, seeded

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.runtime import KEPT_VARIABLE
+from autodist_core.runtime.kept_arrays import KEPT_VARIABLE
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, in_order

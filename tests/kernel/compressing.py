@@ -8,7 +8,7 @@ import tensorflow as tf
 from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.kernel import build
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import dense_step, trace
 from tests.kernel.graphs import machine, nodes_of, placed, summed

@@ -9,7 +9,7 @@ import tensorflow as tf
 from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
 from autodist_core.kernel import Draft, Placement, Tasks, place
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler

@@ -13,7 +13,7 @@ from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.kernel import build
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax
 from tests.capture.plain import dense_step, trace

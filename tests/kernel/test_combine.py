@@ -8,7 +8,7 @@ from autodist_core.capture import capture
 from autodist_core.kernel import build, inference, packing
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.state_combiner import StateCombiner
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from tests.capture.plain import spec_of, trace
 
 NAMES = ("localhost:CPU:0", "localhost:CPU:1", "localhost:CPU:2")

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.kernel import build
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import RATE
 from tests.kernel.compressing import (

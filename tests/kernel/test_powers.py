@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from autodist_core.kernel import build
-from autodist_core.runtime import LocalSession
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.strategy import wire as strategy_wire
 from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import FACTORS, Wire, wire

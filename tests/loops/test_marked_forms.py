@@ -89,9 +89,9 @@ async def _yields_later(x):
 
 
 @pytest.mark.parametrize("function, what", [
-    (_waits, "_waits is an `async def`: it computes after the call"),
-    (_yields, "_yields is a generator, with `yield`: it computes after the call"),
-    (partial(_yields_later), "partial is an asynchronous generator: it computes after the call"),
+    (_waits, "_waits is an `async def` or a generator: it computes after the call"),
+    (_yields, "_yields is an `async def` or a generator: it computes after the call"),
+    (partial(_yields_later), "partial is an `async def` or a generator: it computes after the call"),
 ])  # fmt: skip
 def test_a_function_that_computes_later_is_refused_where_it_is_marked(function, what: str):
     with autodist() as front, pytest.raises(CaptureError) as found:

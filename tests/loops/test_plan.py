@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import AutoDist, ResourceSpec
-from autodist_core.reports import Explanation, compare
+from autodist_core.reports.comparison import Explanation, compare
 from autodist_core.step.graph_item import Variable
 from autodist_core.training import Entry
 from autodist_keras import DistributedModel

@@ -15,7 +15,6 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.kernel import Part
-from autodist_core.reports import timeline
 from autodist_core.reports.step_times import (
     COMPUTE,
     HOME,
@@ -29,7 +28,8 @@ from autodist_core.reports.step_times import (
     time_of_parts,
 )
 from autodist_core.reports.time_text import text_of
-from autodist_core.runtime import Call, Operation, Run
+from autodist_core.reports.timeline import timeline
+from autodist_core.runtime.timings import Call, Operation, Run
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Throughput, Timeline

@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from autodist_core.capture import capture
 from autodist_core.errors import NodeLostError
-from autodist_core.runtime import DistributedSession, RecoveringSession
 from autodist_core.runtime.example import ONE_SERVER, example_cluster
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
+from autodist_core.runtime.recovery.recovering import RecoveringSession
+from autodist_core.runtime.session import DistributedSession
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import AllReduce
 from autodist_core.training import Entry, TrainingState

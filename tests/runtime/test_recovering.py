@@ -10,9 +10,10 @@ from autodist_core import GraphItem
 from autodist_core.capture import capture
 from autodist_core.errors import NodeLostError
 from autodist_core.kernel import Placement
-from autodist_core.runtime import DistributedSession, RecoveringSession
 from autodist_core.runtime.example import ONE_SERVER, example_cluster
 from autodist_core.runtime.recovery import backup
+from autodist_core.runtime.recovery.recovering import RecoveringSession
+from autodist_core.runtime.session import DistributedSession
 from autodist_core.strategy import AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
 from tests.kernel.graphs import placed

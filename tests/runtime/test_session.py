@@ -16,8 +16,8 @@ from autodist_core.capture import capture
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.kernel import inference
-from autodist_core.runtime import LocalSession
 from autodist_core.runtime.batch_slices import slices
+from autodist_core.runtime.local.session import LocalSession
 from autodist_core.runtime.local.step import LocalStep
 from autodist_core.seams.seam import owner
 from autodist_core.seams.table import CALL_FUNCTION

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autodist_core.cluster.agents.agent_over_ssh import AgentOverSSH
 from autodist_core.cluster.agents.child_agent import ChildAgent
@@ -25,9 +25,6 @@ from autodist_core.cluster.agents.scheduled_agent import ScheduledAgent
 from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, SSHGroup
-
-if TYPE_CHECKING:  # paramiko is imported when the first agent is started over ssh
-    from autodist_core.cluster.ssh import Connection
 
 AgentProcess = ChildAgent | AgentOverSSH | ScheduledAgent
 """The process of one agent, in whatever way it was started, and the pipes to it. Its `connection` is the ssh connection
@@ -79,11 +76,13 @@ class AgentHandle:
     def __init__(self, node: Node, process: AgentProcess) -> None:
         self.node = node
         self.process = process
+        self.connection = process.connection
+        """The ssh connection to the machine, if there is one."""
         self.last_heard = time.monotonic()
         """When the last message of the agent came."""
         self.description: Message = {}
         """The answer to the order 'describe'; empty before."""
-        self._identity = 0, 0
+        self.identity = 0, 0
         """The agent's process id and the clock tick at which it started; zeros before it said them."""
         self.clock_offset: float | None = None
         """Seconds by which the node's clock is ahead of this one, less the travel time of its fastest heartbeat."""
@@ -102,19 +101,9 @@ class AgentHandle:
             reader.start()
 
     @property
-    def connection(self) -> Connection | None:
-        """The ssh connection to its machine, if there is one."""
-        return self.process.connection
-
-    @property
     def ended(self) -> bool:
         """Whether the agent has closed its pipes, by its end or by the loss of the connection."""
         return self._ended.is_set()
-
-    @property
-    def began(self) -> bool:
-        """Whether its process has said its id: over ssh, the environment of its node has been activated then."""
-        return self._identity != (0, 0)
 
     def ask(self, order: str, seconds: float, /, **arguments: Any) -> Message:
         """Send an order and return its result; a LaunchError if the agent fails, ends or does not answer in time."""
@@ -166,7 +155,7 @@ class AgentHandle:
     def wait_for_end(self, seconds: float) -> None:
         """Wait until the agent has ended, then close its pipes; an agent that runs after `seconds` is killed."""
         if not self._ended.wait(seconds):
-            self.process.kill(*self._identity)
+            self.process.kill(*self.identity)
         self.process.how_it_ended(1)
         self.process.close()
         for reader in self._readers:
@@ -177,7 +166,7 @@ class AgentHandle:
             for message in receive(self.process.stdout, self._log_line):
                 self.last_heard = time.monotonic()
                 if "pid" in message:
-                    self._identity = int(message["pid"]), int(message["started"])
+                    self.identity = int(message["pid"]), int(message["started"])
                 if "beat" in message:
                     offset = float(message["beat"]) - time.time()
                     self.clock_offset = offset if self.clock_offset is None else max(offset, self.clock_offset)

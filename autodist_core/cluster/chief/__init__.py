@@ -9,8 +9,3 @@ In reading order:
 
 It imports ``protocol``, ``agents`` and ``doctor``. The runtime and the Keras front import ``Cluster`` and ``Fleet``.
 """
-
-from autodist_core.cluster.chief.cluster import Cluster
-from autodist_core.cluster.chief.fleet import Fleet
-
-__all__ = ["Cluster", "Fleet"]

@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.runtime import Each
+from autodist_core.runtime.batch_slices import Each
 from autodist_core.runtime.composites import COMPOSITE, arrays_of, kind_of, spec_of
 from autodist_core.seams.table import PER_REPLICA
 

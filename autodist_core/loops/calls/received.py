@@ -90,25 +90,23 @@ def axes(method: str, received: Any, rank: int | None) -> tuple[int, ...]:
 
     >>> axes("reduce", 2, 1)
     Traceback (most recent call last):
-    ValueError: reduce(axis=2): the values have 1 axis: axis is 0, or -1. Received: 2. ...
+    ValueError: reduce(axis=2): the values have 1 axis. axis=None reduces over the replicas only.
     >>> axes("reduce", "x", 1)
     Traceback (most recent call last):
-    ValueError: reduce(axis='x'): an axis is a whole number, and several are a tuple of them. Received: 'x'.
+    ValueError: reduce(axis='x'): an axis is a whole number, and several are a tuple of them.
     """
-    several = isinstance(received, tuple | list)
-    numbers = tuple(_whole(method, received, each) for each in (received if several else (received,)))
+    try:
+        numbers = tuple(map(operator.index, received if isinstance(received, tuple | list) else (received,)))
+    except TypeError:
+        raise ValueError(
+            f"{method}(axis={received!r}): an axis is a whole number, and several are a tuple of them."
+        ) from None
     if rank is None:
         return numbers
-    for number in numbers:
-        if not -rank <= number < rank:
-            count = amount(rank or "no", "axis", "axes")
-            allowed = {0: "", 1: ": axis is 0, or -1"}.get(rank, f": axis is between {-rank} and {rank - 1}")
-            remedy = "" if rank else " Give it an axis: value[tf.newaxis]."
-            if method == "reduce":
-                remedy = " axis=None reduces over the replicas only."
-            raise ValueError(
-                f"{method}(axis={received!r}): the values have {count}{allowed}. Received: {number}.{remedy}"
-            )
+    if not all(-rank <= number < rank for number in numbers):
+        remedy = "axis=None reduces over the replicas only" if method == "reduce" else "value[tf.newaxis] has one more"
+        count = amount(rank or "no", "axis", "axes")
+        raise ValueError(f"{method}(axis={received!r}): the values have {count}. {remedy}.")
     return tuple(number % rank for number in numbers)
 
 
@@ -117,13 +115,10 @@ def axis(method: str, received: Any, rank: int | None) -> int:
 
     >>> axis("gather", (0, 1), 2)
     Traceback (most recent call last):
-    ValueError: gather(axis=(0, 1)): values are concatenated along one axis, a whole number. Received: (0, 1).
+    ValueError: gather(axis=(0, 1)): values are concatenated along one axis, a whole number.
     """
     if isinstance(received, tuple | list) and len(received) != 1:
-        raise ValueError(
-            f"{method}(axis={received!r}): values are concatenated along one axis, a whole number. Received: "
-            f"{received!r}."
-        )
+        raise ValueError(f"{method}(axis={received!r}): values are concatenated along one axis, a whole number.")
     return axes(method, received, rank)[0]
 
 
@@ -204,18 +199,6 @@ def require_dataset(subject: str, received: Any) -> None:
         if isinstance(received, tf.distribute.DistributedDataset | tf.distribute.DistributedIterator):
             remedy = "It is distributed already: use it as it is"
         raise ValueError(f"{subject} a tf.data.Dataset of batches. Received: {_shortened(received)}. {remedy}.")
-
-
-def _whole(method: str, received: Any, number: Any) -> int:
-    try:
-        if not isinstance(number, bool):
-            return operator.index(number)
-    except TypeError:
-        pass
-    raise ValueError(
-        f"{method}(axis={received!r}): an axis is a whole number, and several are a tuple of them. Received: "
-        f"{number!r}."
-    )
 
 
 def _name_of(function: Any) -> str:

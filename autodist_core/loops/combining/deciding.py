@@ -37,7 +37,7 @@ from autodist_core.loops.combining.totals import with_totals
 from autodist_core.loops.combining.updates_by_hand import averaged_by_hand, summed_with_itself
 from autodist_core.loops.gradients.updates import Updates
 from autodist_core.plan import INEXACT
-from autodist_core.reports import Reason
+from autodist_core.reports.reasons import Reason
 from autodist_core.step.graph_item import Joined
 
 

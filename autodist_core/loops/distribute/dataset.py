@@ -21,7 +21,8 @@ from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.on_machines import mark, pipeline_of, say_fed_to_function
 from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime import DataPipeline, Follower, kept_limit
+from autodist_core.runtime.data_pipelines import DataPipeline, Follower
+from autodist_core.runtime.kept_arrays import kept_limit
 from autodist_core.training import read_by_pipeline
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -26,18 +25,11 @@ from autodist_core.loops.calls.outer_tapes import outside_trace, without_gradien
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.on_machines import drawn
 from autodist_core.loops.distribute.values import filled_up, per_replica
-from autodist_core.loops.nested_markers import ROWS, SUM
 from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
 from autodist_core.runtime.batch_slices import BatchSlicer
-from autodist_core.training import Entry, raise_in_words
-
-_UNEQUAL = {
-    SUM: ("all_reduce", "Reduce the value along its examples first: tf.reduce_sum(value, axis=0)."),
-    ROWS: ("all_gather", "Only the size of the axis along which it gathers may differ."),
-}
-"""For each marker, the method that makes it, and what to do if it received values of different shapes."""
+from autodist_core.training import Entry
 
 
 class OnEachReplica(TracedFunction):
@@ -97,7 +89,7 @@ class OnEachReplica(TracedFunction):
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         try:
             return trace_function(
-                self._converted, arguments, specs, self._engine.variables,
+                self.python_function, arguments, specs, self._engine.variables,
                 partial(ReplicaContext, self._strategy), self._strategy.num_replicas_in_sync,
                 self._engine.training.draws_as_one,
             )
@@ -114,10 +106,9 @@ class OnEachReplica(TracedFunction):
     ) -> tuple[CapturedFunction, list[list[Any]]]:
         """Run once; for each result, the tensors of all replicas. `values` are those of the `outer` tensors."""
         arguments = self._filled(parsed, tensors)
-        prepared = self._steps.prepare(arguments)
-        self._require_same(prepared.outer, outer)
+        self._require_same(self._steps.prepare(arguments).outer, outer)
         arrays = (*drawn(arguments.arrays, tensors), *values)
-        with self._explained(prepared):
+        with self._explained(arguments):
             captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
         replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)
         present = len(outputs) // count if count else 0
@@ -130,20 +121,6 @@ class OnEachReplica(TracedFunction):
             otherwise = None if idle is None else outputs[idle * present]
             found.append(filled_up(values + [values[-1]] * missing, replicas, spec, otherwise))
         return captured, found
-
-    @contextmanager
-    def _explained(self, captured: CapturedFunction) -> Iterator[None]:
-        """Say in words which operation failed, or which method got values of other shapes on every replica."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            for marker, (method, remedy) in _UNEQUAL.items():
-                if marker in str(error):
-                    raise CaptureError(
-                        f"{self._name}: {method} received values of different shapes on the replicas, which may have "
-                        f"different numbers of examples. {remedy} TensorFlow says: {error}"
-                    ) from error
-            raise_in_words(error, captured.lines, lambda _: self._name, self._engine.training, captured.notes)
 
     def _require_same(self, found: Sequence[Any], outer: Sequence[Any]) -> None:
         """Raise a CaptureError if the function uses tensors of a trace other than the one in which it is called."""

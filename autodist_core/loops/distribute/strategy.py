@@ -25,7 +25,7 @@ from autodist_core.loops.distribute.functions import Functions
 from autodist_core.loops.distribute.run import OnEachReplica
 from autodist_core.loops.distribute.values import gathered, local_results, per_replica, reduced
 from autodist_core.plan import Plan
-from autodist_core.reports import require_steps
+from autodist_core.reports.comparison import require_steps
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.training import raised
 

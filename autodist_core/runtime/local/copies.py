@@ -77,11 +77,6 @@ class Copies:
                 self._handles[copy.shared_name] = handle
                 return
 
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The names of the variables."""
-        return tuple(self.variables)
-
     def home(self, name: str) -> Copy | None:
         """The copy that the user's variable is; None if it is none of them. The class has an example."""
         return self._homes.get(name)

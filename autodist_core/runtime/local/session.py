@@ -28,7 +28,7 @@ from autodist_core.runtime.local.copies import Copies
 from autodist_core.runtime.local.functions import RESOURCES, Collectives, function_of, part
 from autodist_core.runtime.local.profile import Profile
 from autodist_core.runtime.local.step import LocalStep
-from autodist_core.runtime.protocol import Condition, SessionStep, Tie
+from autodist_core.runtime.protocol import SessionStep, Tie
 from autodist_core.runtime.replicated import ReplicatedSession
 from autodist_core.runtime.timings import Run, Timings
 from autodist_core.step.graph_item import GraphItem, Variable
@@ -68,18 +68,9 @@ class LocalSession(ReplicatedSession):
         self._half_done: set[str] = set()
         """The variables of which each copy may have what a step wrote that failed."""
 
-    @property
-    def condition(self) -> Condition:
-        """Always `READY`: no step that fails spoils the session."""
-        return Condition.READY
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The variables that the steps of this session touch."""
-        return self.copies.known
-
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
         self.copies.add(variables, handles)
+        self.known = tuple(self.copies.variables)
 
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         return LocalStep(self, item, prefix, usual)
@@ -118,9 +109,6 @@ class LocalSession(ReplicatedSession):
 
     def slot_of(self, arrays: Sequence[Any]) -> None:
         """Nothing: on one machine, the batch itself is what a step gets."""
-
-    def release_kept(self) -> None:
-        """Do nothing: on one machine, no data is kept."""
 
     def measure(self, timings: Timings | None) -> None:
         """Measure each step from now on; None ends this."""

@@ -84,18 +84,7 @@ class RecoveringSession(Session):
         session = open_session()
         self._session: Session | None = session
         self._steps: list[SessionStep] = []
-        self._known: tuple[str, ...] = ()
         self.placement: Placement = session.placement
-
-    @property
-    def condition(self) -> Condition:
-        """`LOST` if there is no cluster any more. After a step that spoilt its session, the next step opens another."""
-        return Condition.LOST if self._session is None else Condition.READY
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The variables that the steps of this session touch."""
-        return self._known
 
     def add(
         self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
@@ -105,21 +94,17 @@ class RecoveringSession(Session):
         self._written.append(_written_by(item))
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
-            self._known = self._session.known
+            self.known = self._session.known
         return _RecoveringStep(self, len(self._added) - 1, item)
 
-    def graph_of(self, number: int) -> DistributedGraph | None:
-        """The graph of a step's last run in the present session."""
-        return self._steps[number].graph
-
-    def run(self, event: Ran) -> list[Any]:
-        """Run a step on a batch, on another cluster if the present one is lost."""
+    def run(self, event: Ran) -> tuple[list[Any], DistributedGraph | None]:
+        """Run a step on a batch, on another cluster if the present one is lost. Return its outputs and its graph."""
         outputs = self._try_until_done(lambda session: self._run(session, event))
         self._ran += 1
         self._progress()
         if self._backup.due:
             self._try_until_done(self._back_up)
-        return outputs
+        return outputs, self._steps[event.step].graph
 
     def settle(self) -> None:
         """Wait until no replica is at work, and back up the state: the results of a finished call cannot be lost.
@@ -138,14 +123,14 @@ class RecoveringSession(Session):
         """
         for name, value in values.items():
             if name in self._unloaded or not self._backup.has(name, value):
-                self._unloaded[name] = self._backup.kept(value)
+                self._unloaded[name] = self._backup.on_disk.keep(value)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables; the last safe values if the cluster is gone."""
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
             try:
-                if 2 * len(names) < len(self._known):
+                if 2 * len(names) < len(self.known):
                     yield from self._try_until_done(lambda session: self._read(session, names)).items()
                     return
                 # A read of most variables, as at the end of a fit, backs up all of them.
@@ -181,7 +166,7 @@ class RecoveringSession(Session):
         if ran < 2 or self._session is None or not self._backup.current or self.placement.loose is not None:
             return
         sums = {each.name for item, _ in self._added for each in item.variables if each.aggregation == "sum"}
-        names = {name for name in self._known if self.is_on_disk(name)} - sums
+        names = {name for name in self.known if self.is_on_disk(name)} - sums
         # Noted first: some may be gone even if the call fails.
         self._forgotten |= names
         with contextlib.suppress(NodeLostError, BrokenOffError):
@@ -228,7 +213,7 @@ class RecoveringSession(Session):
             self._backup.ran(event, bool(self._added[event.step][0].gradients), written)
         except BaseException:
             # After Ctrl-C the step goes on. The state is read when it has ended.
-            self._backup.may_have_written(written)
+            self._backup.written.update(written)
             raise
         return outputs
 
@@ -260,7 +245,7 @@ class RecoveringSession(Session):
                 self._close_lost()
 
     def _close_lost(self) -> None:
-        lost, self._session = self._session, None
+        lost, self._session, self.condition = self._session, None, Condition.LOST
         if lost is not None:
             lost.close()
 
@@ -299,7 +284,7 @@ class RecoveringSession(Session):
             raise
         with defer_interrupt():
             self._session, self._steps, self.placement = session, steps, session.placement
-            self._forgotten = set()
+            self.condition, self._forgotten = Condition.READY, set()
 
     def _back_up(self, session: Session) -> None:
         self._load_rest(session)
@@ -344,9 +329,6 @@ class _RecoveringStep(SessionStep):
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
         # Copies: the step may be repeated later, and the user may reuse the memory of the arrays.
-        return self._session.run(Ran(self._number, tuple(copied(in_memory(array)) for array in arrays), total))
-
-    @property
-    def graph(self) -> DistributedGraph | None:
-        """The graph of the step's last run in the present session."""
-        return self._session.graph_of(self._number)
+        ran = Ran(self._number, tuple(copied(in_memory(array)) for array in arrays), total)
+        outputs, self.graph = self._session.run(ran)
+        return outputs

@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from autodist_core.runtime import UNCHANGED
+from autodist_core.runtime.failed_replicas import UNCHANGED
 from autodist_core.strategy import PS
 from autodist_keras import DistributedModel
 from tests.cluster.data.test_data_pipelines import ON_MACHINES, foreseen

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.runtime import KEPT_VARIABLE, sent_arrays
+from autodist_core.runtime import sent_arrays
+from autodist_core.runtime.kept_arrays import KEPT_VARIABLE
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import HERE, LONG_TRAININGS, alone, assert_equal_over_a_pair, losing, parts, sent_by

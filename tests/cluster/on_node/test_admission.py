@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import ResourceSpec
-from autodist_core.cluster.chief import Cluster
+from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.cluster.protocol.probes import Listener, reach
 from autodist_core.cluster.protocol.sockets import listening_socket
 from tests.cluster.leftovers import assert_nothing_came, own_children, running
