@@ -75,6 +75,8 @@ MORE_NO_MEANS = {
         error(y, p), tf.cast(y[:, 0] > 0, tf.int32), 2)), "loss '{}' .* by UnsortedSegmentSum"),
     "listnet": (lambda y, p: -ops.sum(ops.softmax(y, axis=0) * ops.log_softmax(p, axis=0), axis=-1),
                 r"in loss '{}', Softmax \(.*, and 1 more such$"),
+    "ranks": (lambda y, p: error(y, p)[:, 0] * tf.cast(tf.searchsorted(y[:, 0], y[:, 0]), p.dtype),
+              "in loss '{}', LowerBound"),
     "remainder": (lambda y, p: tf.reduce_mean(error(y, p)) * tf.cast(size(y) % 3, p.dtype), "loss '{}' .* by Mean"),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from autodist_core.capture.batch_axis.rules import arithmetic, slices
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.finding import GIVEN, PAIRS, POSITION
+from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, GIVEN, PAIRS, POSITION
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.operations import SAME as UNCHANGED
 from autodist_core.capture.batch_axis.states.places import OTHER, UNKNOWN_STRIDE
@@ -272,10 +272,29 @@ def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return State(Kind.SUM, degree=1, origin=operation)
 
 
+def searched(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the places of values in sorted sequences: those of each row are looked up in the same row.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: (tf.searchsorted([0.0, 1.0], x[:, 0]), tf.searchsorted(x, x)))
+    'rows along axis 0, rows along axis 0'
+    >>> shown(lambda x: tf.searchsorted(x[:, 0], [0.0, 1.0]))
+    'unknown; LowerBound goes along the examples of a batch'
+    """
+    sequence, values = states
+    if sequence.kind == Kind.ROWS and sequence.axes != (0,):
+        return flow.couple(operation, ALONG_EXAMPLES)
+    if sequence.kind != Kind.ROWS and values.kind == Kind.ROWS and values.axes == (1,):
+        # The sequence may have any number of entries: they are not paired with those of the values.
+        flow.couple_values([sequence], operation)
+        return values._replace(stride=OTHER if values.stride else 0, degree=0)
+    return arithmetic.element_wise(flow, operation, states)
+
+
 RULES: dict[str, Any] = {
     **slices.RULES, "GatherV2": gather, "Gather": gather, "ResourceGather": gather,
     "DynamicPartition": parted, "GatherNd": gather_nd, "ResourceGatherNd": gather_nd, "ScatterNd": scatter,
-    "Bincount": counts, "DenseBincount": counts,
+    "Bincount": counts, "DenseBincount": counts, "LowerBound": searched, "UpperBound": searched,
     **dict.fromkeys(
         ("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub", "TensorScatterMax", "TensorScatterMin"),
         scatter_on,

@@ -46,6 +46,9 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
     >>> state = reshaped(rows(0), before, after, SAME)
     >>> state.axes, state.inner
     ((0,), 10)
+    >>> asked = State(Kind.SIZES, (1,))
+    >>> reshaped(rows(0), tf.TensorShape([None]), tf.TensorShape([None, None]), asked).axes
+    (1,)
     """
     sizes, result = sizes_of(before), sizes_of(after)
     if sizes is None or result is None or len(state.axes) != 1:
@@ -54,6 +57,8 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
     each = product(sizes[state.axis + 1 :], state.inner)
     if asked.kind == Kind.SIZES and asked.axis < len(result):
         # The axis of the result with the batch size is the examples' axis if it has as many entries ahead of it.
+        if state.subset == asked.subset:
+            ahead, each, result = _solved(ahead, each, result, asked)
         front = product(result[: asked.axis], 1)
         if ahead is not None and ahead == front:
             return state._replace(axes=asked.axes, outer=1, inner=asked.outer)
@@ -81,6 +86,23 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
     if ahead % front:
         return state._replace(axes=(*range(axis), axis), outer=None, inner=None)
     return state._replace(axes=(axis, *range(axis + 1, len(result))), outer=None, inner=None)
+
+
+def _solved(
+    ahead: int | None, each: int | None, result: list[int | None], asked: State
+) -> tuple[int | None, int | None, list[int | None]]:
+    """Fill in the one number that is not known, as the size of -1: a reshape keeps the number of entries."""
+    others = [size for axis, size in enumerate(result) if axis != asked.axis]
+    if asked.outer is None or [ahead, each, *others].count(None) != 1:
+        return ahead, each, result
+    before = prod(number for number in (ahead, each) if number is not None)
+    after = prod((asked.outer, *(size for size in others if size is not None)))
+    larger, smaller = (before, after) if None in others else (after, before)
+    if not smaller or larger % smaller:
+        return ahead, each, result
+    number = larger // smaller
+    filled = [number if size is None and axis != asked.axis else size for axis, size in enumerate(result)]
+    return number if ahead is None else ahead, number if each is None else each, filled
 
 
 def labels(operation: Any) -> tuple[str, str, str] | None:
