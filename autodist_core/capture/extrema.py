@@ -6,7 +6,8 @@ have the aggregation `max` or `min`. For a metric that keeps the largest loss so
     AssignVariableOp(largest, Maximum(largest, loss))    aggregation: sum -> max
 
 The whole batch's new value is the largest of the replicas' new values, and not their sum. The same holds for a minimum.
-Of truth values, true is the largest: `LogicalOr` keeps a maximum, and `LogicalAnd` a minimum.
+Of truth values, true is the largest: `LogicalOr` keeps a maximum, and `LogicalAnd` a minimum. A truth value of a metric
+that is written in any other way, as in a conditional, says whether anything was true: it becomes a maximum, too.
 """
 
 from dataclasses import replace
@@ -27,7 +28,8 @@ _DECLARED = {"metric": ("sum", "none"), "model": ("none",)}
 def combined_as_written(traced: Traced) -> Traced:
     """Return the step with the aggregation `max` or `min` for each variable that keeps one.
 
-    A variable keeps a maximum if all writes to it outside the updates write the maximum of its own value and others.
+    A variable keeps a maximum if all writes to it outside the updates write the maximum of its own value and others. So
+    does any other truth value of a metric: such values have no sum.
 
     >>> import tensorflow as tf
     >>> from autodist_core.capture.traced import Source
@@ -50,8 +52,11 @@ def combined_as_written(traced: Traced) -> Traced:
     for source in traced.sources:
         variable = source.variable
         found = kept.get(variable.name, {""})
-        if variable.aggregation in _DECLARED.get(variable.kind, ()) and len(found) == 1 and "" not in found:
-            source = replace(source, variable=replace(variable, aggregation=found.pop()))
+        way = found.pop() if len(found) == 1 else ""
+        if not way and variable.kind == "metric" and variable.dtype == "bool":
+            way = "max"
+        if way and variable.aggregation in _DECLARED.get(variable.kind, ()):
+            source = replace(source, variable=replace(variable, aggregation=way))
         sources.append(source)
     return replace(traced, sources=sources)
 

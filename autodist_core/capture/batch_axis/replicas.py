@@ -58,7 +58,7 @@ def is_combined(variable: Variable, value: State, operation: Any, adds: bool) ->
 def is_returned(state: State, dtype: tf.DType) -> bool:
     """Whether the weighted mean of the replicas' values of a float result is one device's result.
 
-    Results of other types are always accepted: `kernel.joining` decides how these are combined.
+    Results of other types are always accepted: `joining` decides how these are combined.
 
     >>> is_returned(State(Kind.SUM, degree=0, origin="Mean"), tf.float32), is_returned(State(Kind.LARGEST), tf.float32)
     (True, False)

@@ -122,7 +122,9 @@ TRUTHS = {
     "any": lambda kept, y, p: kept.assign(tf.logical_or(kept.value, tf.reduce_any(p > 1.5))),
     "any of none": lambda kept, y, p: kept.assign(tf.logical_or(kept.value, tf.reduce_any(p > 99))),
     "all": lambda kept, y, p: kept.assign(tf.logical_and(tf.reduce_all(p > -99), kept.value)),
+    "last": lambda kept, y, p: kept.assign(tf.reduce_any(p > 0.4)),
 }
+CHOSEN = {"chosen": lambda kept, y, p: kept.assign(tf.where(tf.reduce_any(p > 1.5), True, kept.value))}
 
 
 def _class(y):
@@ -158,11 +160,32 @@ def test_a_metric_that_adds_up_or_keeps_an_extreme_is_exact():
     assert_equal_training(model, optimizer="sgd", replicas=3)
 
 
-def test_truth_values_that_would_be_added_up_are_refused():
-    model = seeded(dense())
-    metrics = _keeping({"last": lambda kept, y, p: kept.assign(tf.reduce_any(p > 0.4))}, dtype="bool")
-    model.compile("sgd", "mse", metrics=metrics, jit_compile=False)
-    said = "'metric/last/kept' is a variable of dtype bool with the aggregation 'sum', and such values cannot be added"
+def test_a_flag_is_true_if_it_is_on_any_replica_however_it_is_written():
+    def metrics():
+        return _keeping(CHOSEN, dtype="bool")
+
+    (note,) = notes_of(dense(), X, Y, metrics=metrics())
+    kept = "its variable 'metric/chosen/kept' is the largest of the replicas', and what is written to it is made by Any"
+    assert note.startswith(f"not exact: metric 'chosen': {kept}"), "what a choice makes is not followed"
+    model = ReferenceModel("flags", dense(), dense_data, lambda: {"loss": "mse", "metrics": metrics()})
+    assert_equal_training(model, optimizer="sgd", replicas=3)
+
+
+class AddsUpFlags(layers.Layer):
+    """Declares that the replicas' truth values are added up."""
+
+    def build(self, shape):
+        self.seen = self.add_weight((), dtype="bool", initializer="zeros", trainable=False, aggregation="sum")
+
+    def call(self, x):
+        self.seen.assign(tf.reduce_any(x > 0.4))
+        return x
+
+
+def test_truth_values_of_a_layer_that_would_be_added_up_are_refused():
+    model = seeded(lambda: keras.Sequential([keras.Input((5,)), AddsUpFlags(name="flags"), layers.Dense(1)]))
+    model.compile("sgd", "mse", jit_compile=False)
+    said = "'flags/.*' is a variable of dtype bool with the aggregation 'sum', and such values cannot be added"
     with distributed(model) as front:
         for call in (front.plan, front.evaluate, front.fit):
             with pytest.raises(CaptureError, match=said):
