@@ -44,7 +44,7 @@ class Update(Kernel):
     """
 
     needs = ("reduced", "barriers")
-    reads = ("new_values",)
+    reads = ("local", "new_values")
     provides = ("reduced", "returned", "added")
 
     def apply(self, draft: Draft) -> None:
