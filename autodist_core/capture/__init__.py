@@ -96,7 +96,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         inputs=tuple(_tensor(traced, each) for each in traced.inputs),
         outputs=tuple(moved.get(name_of(output), name_of(output)) for output in traced.outputs),
         concat_outputs=traced.concat_outputs,
-        **traced.flags._asdict(),
+        **vars(traced.flags),
         examples=traced.examples.op.name,
         total=traced.total.op.name,
         replica=traced.replica.op.name if traced.replica is not None else "",

@@ -111,7 +111,8 @@ class Components(NamedTuple):
     """Those that say where each example's rows of a ragged tensor begin."""
 
 
-class Flags(NamedTuple):
+@dataclass(frozen=True)
+class Flags:
     """What the graph item says of the step as the front does.
 
     >>> Flags(jit_compile=True).handed_in

@@ -98,7 +98,7 @@ def _find(optimizer: Any) -> str | None:
 _STOCK = (keras.optimizers.SGD, keras.optimizers.Adam)
 _TRIAL = ([1e-3, -2e-3, 0.5], [3e-3, 1e-3, 0.0])
 """Gradients of two updates. Small entries show at which place of a formula an epsilon is added."""
-_ROUNDING = {"float64": 1e-9, "float32": 3e-5, "float16": 2e-3, "bfloat16": 1e-2}
+_ROUNDING = {"float64": 1e-12, "float32": 3e-5, "float16": 2e-3, "bfloat16": 1e-2}
 """By which part of the largest entry two updates may differ, by type. That is some roundings of the type; of float32
 it is what `1 - beta_2` is off for betas up to 0.999, because the default of Adam is to have its kernel."""
 
