@@ -17,13 +17,15 @@ from typing import IO, Any
 
 from autodist_core.cluster.on_node.light_tensorflow import import_tensorflow_server
 from autodist_core.cluster.on_node.machine import cards, machine_resources
-from autodist_core.cluster.protocol.messages import AGENT_MODULE, Message, Sender, receive
+from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.cluster.protocol.probes import Listener, measure, reach
 from autodist_core.errors import LaunchError
 from autodist_core.give_back import give_back
 
 HEARTBEAT_SECONDS = 1.0
 LEASE_SECONDS = 900.0
+_AGAIN = "again"
+"""The last word of the command of an agent that has started again."""
 
 
 class Agent:
@@ -124,9 +126,11 @@ def _use_huge_pages() -> None:
 
     Without oneDNN, TensorFlow takes new memory for each large value: 403 MB of weights took steps from 0.46 to 0.65 s.
     """
-    if "GLIBC_TUNABLES" not in os.environ:  # the C library reads it at the start of a process only
+    # The C library reads the variable at the start of a process only. A newer one takes it away from a program with
+    # file capabilities, so a process starts again only once.
+    if "GLIBC_TUNABLES" not in os.environ and sys.argv[-1] != _AGAIN:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        os.execv(sys.executable, [sys.executable, "-m", AGENT_MODULE])
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], _AGAIN])
 
 
 def _answer(methods: Mapping[str, Callable[..., Message]], order: Message) -> Message:
