@@ -69,7 +69,7 @@ class Draft:
     sizes: tuple[int, ...] = ()
     """How many examples each active replica has, if the graph is for these sizes only."""
     stands_for: tuple[Replica, ...] = ()
-    """If the replicas stand for more replicas (`kernel/alike/`), all of these; else empty."""
+    """If the replicas stand for more replicas (`kernel/units/`), all of these; else empty."""
     all_sizes: tuple[int, ...] = ()
     """How many examples each of these has, if the graph is for these sizes only."""
     gradient_products: dict[tuple[str, int], Product] = field(default_factory=dict)
