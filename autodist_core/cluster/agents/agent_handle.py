@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autodist_core.cluster.agents.agent_over_ssh import AgentOverSSH
 from autodist_core.cluster.agents.child_agent import ChildAgent
@@ -25,9 +25,6 @@ from autodist_core.cluster.agents.scheduled_agent import ScheduledAgent
 from autodist_core.cluster.protocol.messages import Message, Sender, receive
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import Node, SSHGroup
-
-if TYPE_CHECKING:  # paramiko is imported when the first agent is started over ssh
-    from autodist_core.cluster.ssh import Connection
 
 AgentProcess = ChildAgent | AgentOverSSH | ScheduledAgent
 """The process of one agent, in whatever way it was started, and the pipes to it. Its `connection` is the ssh connection
@@ -79,6 +76,8 @@ class AgentHandle:
     def __init__(self, node: Node, process: AgentProcess) -> None:
         self.node = node
         self.process = process
+        self.connection = process.connection
+        """The ssh connection to the machine, if there is one."""
         self.last_heard = time.monotonic()
         """When the last message of the agent came."""
         self.description: Message = {}
@@ -100,11 +99,6 @@ class AgentHandle:
         ]
         for reader in self._readers:
             reader.start()
-
-    @property
-    def connection(self) -> Connection | None:
-        """The ssh connection to its machine, if there is one."""
-        return self.process.connection
 
     @property
     def ended(self) -> bool:
