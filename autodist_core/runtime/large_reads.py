@@ -53,25 +53,16 @@ _Wanted = Mapping[str, tuple[Variable, Sequence[Source]]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
-    """Some units of one copy, and the memory to which they are written."""
-
-    reader: _Reader
-    begin: int
-    target: np.ndarray
-
-    def fetch(self) -> None:
-        reader = self.reader
-        self.target[:] = reader.call(reader.number, self.begin, self.target.size // reader.unit)
-
-
-@dataclass(frozen=True, eq=False)
 class _Reader:
     """Reads units of one copy: the callable of its device and type, its number there, and the entries of a unit."""
 
     call: Callable[..., Any]
     number: int
     unit: int
+
+
+_Part = tuple[_Reader, int, np.ndarray]
+"""The reader of a copy, the first one of the units that it reads, and the memory to which they are written."""
 
 
 class LargeReads:
@@ -125,9 +116,7 @@ class LargeReads:
         reader = self._readers[copy]
         units = max(1, _PART_BYTES // (reader.unit * flat.itemsize))
         size = units * reader.unit
-        return [
-            _Part(reader, begin // reader.unit, flat[begin : begin + size]) for begin in range(0, flat.size, size)
-        ]
+        return [(reader, begin // reader.unit, flat[begin : begin + size]) for begin in range(0, flat.size, size)]
 
     def _prepare(self, sources: Iterable[Source]) -> None:
         """Make the operations for copies that were not read before: one for each device and type."""
@@ -178,7 +167,8 @@ def _fetch_all(parts: deque[_Part]) -> None:
     def fetch(_: int) -> None:
         try:
             while True:
-                parts.popleft().fetch()
+                reader, begin, target = parts.popleft()
+                target[:] = reader.call(reader.number, begin, target.size // reader.unit)
         except IndexError:
             return  # Another thread took the last part.
         except BaseException:
