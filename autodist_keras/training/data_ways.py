@@ -272,7 +272,7 @@ class DataWays:
             return Way()
         given = iterator._distributed_dataset
         rows = _rows_by_file(self._spec(), given) if what == FIT else None
-        known = self._met.dataset(given, rows is not None)
+        known = self._met.of([given], rows is not None)
         # The machines may be unable to run a pipeline after all.
         before = None if known.pipeline is None or known.pipeline[0].fed else known.pipeline
         try:
@@ -299,7 +299,7 @@ class DataWays:
         if not is_kept_kind(arrays, specs):
             return Way("fed each step: it is not in dense arrays of numbers or strings")
         pairs = pairs_of(arrays, specs)
-        size, known = sum(size_of(*pair) for pair in pairs), self._met.arrays([leaf for leaf, _ in pairs])
+        size, known = sum(size_of(*pair) for pair in pairs), self._met.of([leaf for leaf, _ in pairs])
         if by_rows is False:
             return Way("fed each step: so it was when the state was saved from which it goes on")
         if by_rows is None and (known.kept is None or size > kept_limit()):

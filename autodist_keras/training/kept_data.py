@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.runtime.aligned import same_bits
 from autodist_core.runtime.kept_arrays import KeptArrays
 from autodist_core.runtime.sent_arrays import bytes_of
 from autodist_keras.training.batches import Batch, BatchIterator
@@ -85,11 +86,7 @@ def _is_same(array: np.ndarray, pair: tuple[Any, Any]) -> bool:
     """Whether an array is, bit by bit, the copy of a leaf of the data."""
     leaf, spec = pair
     other = np.ascontiguousarray(leaf, spec.dtype.as_numpy_dtype)
-    if (array.dtype, array.shape) != (other.dtype, other.shape):
-        return False
-    if array.dtype == object:
-        return np.array_equal(array, other)
-    return np.array_equal(array.view(np.uint8), other.view(np.uint8))
+    return np.array_equal(array, other) if array.dtype == object else same_bits(array, other)
 
 
 def arrays_of(adapter: Any) -> Any:

@@ -47,20 +47,13 @@ class MetData:
     """The epoch iterators for which the way is decided."""
     met: list[Met] = field(default_factory=list)
 
-    def arrays(self, arrays: Sequence[Any]) -> Met:
-        """What is known of these arrays."""
-        return self._of(tuple(arrays))
-
-    def dataset(self, dataset: Any, by_file: bool = False) -> Met:
-        """What is known of a dataset. It has other batches `by_file`.
+    def of(self, parts: Sequence[Any], by_file: bool = False) -> Met:
+        """What is known of these arrays, or of one dataset, which has other batches `by_file`.
 
         >>> import tensorflow as tf
-        >>> MetData().dataset(tf.data.Dataset.range(3)).pipeline is None
+        >>> MetData().of([tf.data.Dataset.range(3)]).pipeline is None
         True
         """
-        return self._of((dataset,), by_file)
-
-    def _of(self, parts: tuple[Any, ...], by_file: bool = False) -> Met:
         self.met = [each for each in self.met if all(part() is not None for part in each.parts)]
         for each in self.met:
             known = [part() for part in each.parts]
