@@ -22,7 +22,7 @@ from autodist_core.strategy.strategy import Strategy
 
 __all__ = [
     "BUILDERS", "PS", "AllReduce", "Parallax", "PSLoadBalancing", "PartitionedAR", "PartitionedPS",
-    "RandomAxisPartitionAR", "Sharded", "Strategy", "StrategyBuilder", "UnevenPartitionedPS", "default", "resolve",
+    "RandomAxisPartitionAR", "Sharded", "Strategy", "StrategyBuilder", "UnevenPartitionedPS", "resolve",
 ]  # fmt: skip
 
 BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType({
@@ -32,15 +32,6 @@ BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType({
     )
 })  # fmt: skip
 """The builders by name. Wherever a builder is accepted, its name is accepted too."""
-
-
-def default() -> StrategyBuilder:
-    """Return the builder that is used when none is named: Parallax with its defaults.
-
-    >>> default()
-    Default()
-    """
-    return Default()
 
 
 def resolve(
@@ -66,7 +57,7 @@ def resolve(
         UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax, Sharded.
     """
     if strategy is None:
-        return default()
+        return Default()
     if isinstance(strategy, StrategyBuilder):
         return strategy
     if isinstance(strategy, Strategy):

@@ -54,15 +54,6 @@ class Strategy:
         return self._message.notes
 
     @property
-    def path(self) -> str:
-        """The place where the message was stored, or an empty text. The path does not change the id."""
-        return self._message.path
-
-    @path.setter
-    def path(self, path: str) -> None:
-        self._message.path = path
-
-    @property
     def id(self) -> str:
         """A hash of the text form without its first line. Notes and path do not change it."""
         return hashlib.sha256("\n".join(self._lines()).encode()).hexdigest()[:12]

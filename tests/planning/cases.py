@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 from autodist_core import GraphItem, ResourceSpec, Variable
-from autodist_core.strategy import BUILDERS, default
+from autodist_core.strategy import BUILDERS
+from autodist_core.strategy.parallax import Default
 
 
 def cnn():
@@ -73,4 +74,4 @@ def cluster(name):
 
 def builders():
     """Every builder with its defaults, then the one for whoever names none."""
-    return {**{name: builder() for name, builder in BUILDERS.items()}, "default": default()}
+    return {**{name: builder() for name, builder in BUILDERS.items()}, "default": Default()}

@@ -24,6 +24,7 @@ from autodist_core.strategy import (
     UnevenPartitionedPS,
     resolve,
 )
+from autodist_core.strategy.parallax import Default
 from autodist_core.strategy.partition import PartitionerConfig, shard_count, shard_sizes, uneven_shard_count
 from autodist_core.strategy.written import read_builder, written
 from tests.planning import cases, goldens
@@ -193,7 +194,7 @@ def test_names_classes_and_finished_strategies_are_builders():
     taken = resolve(finished)
     finished.node_config.pop()
     assert taken.build(item, spec) == AllReduce().build(item, spec)
-    assert resolve(None) == strategy.default()
+    assert resolve(None) == Default()
     assert "no strategy was named" in table(compiled(resolve(None), item, spec))
 
 

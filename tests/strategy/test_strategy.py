@@ -225,7 +225,6 @@ def test_the_id_is_the_contents():
     one, two = written(), written()
     two.notes.append("a note of its own")
     two.node_config[0].note = "another"
-    two.path = "strategies/1"
     assert one.id == two.id and one != two
     two.graph_config.replicas.reverse()
     assert one.id != two.id
