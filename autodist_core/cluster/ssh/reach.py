@@ -34,8 +34,8 @@ class Deadline:
 
     >>> Deadline(30).left > 29
     True
-    >>> Deadline(30).sooner(5)
-    Deadline(5)
+    >>> Deadline(30).sooner(5).seconds
+    5
     """
 
     def __init__(self, seconds: float) -> None:
@@ -55,9 +55,6 @@ class Deadline:
     def sooner(self, seconds: float | None) -> Deadline:
         """This deadline, or one ``seconds`` from now if that is sooner."""
         return self if seconds is None or seconds >= self.left else Deadline(seconds)
-
-    def __repr__(self) -> str:
-        return f"Deadline({self.seconds:g})"
 
 
 def within(deadline: Deadline, function: Callable[[], T]) -> T:
