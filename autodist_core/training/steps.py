@@ -181,11 +181,6 @@ class Steps(Generic[B, C]):
         alternative = self._alternative(batch)
         return None if alternative is None else alternative.captured
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is captured yet."""
-        return not self._known
-
     def _traced(self, batch: B, specs: Sequence[Any]) -> C:
         ready, self._ready = self._ready, None
         if ready is not None and ready[:2] == (batch.signature, specs):

@@ -23,7 +23,7 @@ from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.seams import LOOP_ASKS
 from autodist_keras.training.batches import read_batch
 from autodist_keras.training.data_ways import DataWays
-from autodist_keras.training.exclusive import claimed, in_own_thread, is_claimed
+from autodist_keras.training.exclusive import claimed, in_own_thread, owner_of
 from autodist_keras.training.step_functions import StepFunction, on_batches, on_iterator
 
 MODES = ("train", "test", "predict")
@@ -152,7 +152,7 @@ class Driver:
 
     def require_idle(self, what: str = "compile, close or change its settings") -> None:
         """Raise a SessionError while a call runs; `what` names the action that must wait for the end of the call."""
-        if is_claimed(self.model, self):
+        if owner_of(self.model) is self:
             raise SessionError(f"this DistributedModel is training: {what} afterwards.")
 
     @contextmanager

@@ -7,13 +7,13 @@ owner or a second thread gets a SessionError. The driver, `plan` and `verify` cl
 >>> model = Model()
 >>> with claimed(model, "one") as outermost:
 ...     with claimed(model, "one") as inner:
-...         print(outermost, inner, is_claimed(model, "one"))
+...         print(outermost, inner, owner_of(model))
 ...     with claimed(model, "other"):
 ...         pass
 Traceback (most recent call last):
 autodist_core.errors.SessionError: model 'small' is being trained by another DistributedModel at the moment. ...
->>> is_claimed(model, "one")
-False
+>>> owner_of(model) is None
+True
 """
 
 import threading
@@ -55,11 +55,6 @@ def claimed(model: Any, owner: Any) -> Iterator[bool]:
     finally:
         if vars(model).get(_CLAIM) is new:
             vars(model).pop(_CLAIM)
-
-
-def is_claimed(model: Any, owner: Any) -> bool:
-    """Whether a call of this owner is running. The module's docstring has an example."""
-    return owner_of(model) is owner
 
 
 def owner_of(model: Any) -> Any:

@@ -115,7 +115,7 @@ class StepFunction:
         # Public: an iterator of tf.data has the specs of its batches, and a generator has none.
         specs = keras.tree.flatten(getattr(iterator, "element_spec", None))
         known = all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in specs)
-        if self._steps.is_empty and known:
+        if self.captured is None and known:
             self.captured_for(read_batch(keras.tree.map_structure(_one_of_zeros, iterator.element_spec)))
 
 
