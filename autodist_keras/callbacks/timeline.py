@@ -11,7 +11,7 @@ import keras
 
 from autodist_core.log import log
 from autodist_core.reports.timeline import timeline
-from autodist_core.runtime.timings import Timings
+from autodist_core.runtime import Timings
 from autodist_keras.callbacks.measured import driver_of
 
 

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from autodist_core.runtime.composites import COMPOSITE
+from autodist_core.runtime import COMPOSITE
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import label, node_of

@@ -22,7 +22,7 @@ from autodist_core.errors import amount
 from autodist_core.log import Pace, log
 from autodist_core.reports.comparison import restore, values_of
 from autodist_core.reports.time_report import TimeReport, time_report
-from autodist_core.runtime.timings import Timings
+from autodist_core.runtime import Timings
 from autodist_core.training import Entry
 from autodist_keras import checks
 from autodist_keras.capture.hooks import put_back

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.runtime.composites import arrays_of, kind_of, spec_of
+from autodist_core.runtime import arrays_of, kind_of, spec_of
 
 
 @dataclass(frozen=True)

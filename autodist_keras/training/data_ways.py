@@ -24,9 +24,7 @@ import tensorflow as tf
 
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.runtime.batch_slices import slices
-from autodist_core.runtime.data_pipelines import DataPipeline, is_by_file, travelling
-from autodist_core.runtime.kept_arrays import KEPT_VARIABLE, SMALL_GRAPH, kept_limit
+from autodist_core.runtime import KEPT_VARIABLE, SMALL_GRAPH, DataPipeline, is_by_file, kept_limit, slices, travelling
 from autodist_core.step.graph_item import format_bytes
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook

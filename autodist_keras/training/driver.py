@@ -15,7 +15,7 @@ from typing import Any
 from autodist_core.errors import SessionError
 from autodist_core.interrupts import ignore_repeated_interrupts
 from autodist_core.reports.step_plan import say_inexact
-from autodist_core.runtime.timings import Timings
+from autodist_core.runtime import Timings
 from autodist_core.training import Settings, Training
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook

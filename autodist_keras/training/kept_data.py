@@ -16,9 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime.aligned import same_bits
-from autodist_core.runtime.kept_arrays import KeptArrays
-from autodist_core.runtime.sent_arrays import bytes_of
+from autodist_core.runtime import KeptArrays, bytes_of, same_bits
 from autodist_keras.training.batches import Batch, BatchIterator
 
 

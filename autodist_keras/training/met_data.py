@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autodist_core.runtime.data_pipelines import DataPipeline
-from autodist_core.runtime.kept_arrays import KeptArrays
+from autodist_core.runtime import DataPipeline, KeptArrays
 
 
 @dataclass(eq=False)

@@ -17,8 +17,7 @@ import tensorflow as tf
 from autodist_core.errors import REFUSED, CaptureError
 from autodist_core.kernel import Placement
 from autodist_core.reports.tried import tried
-from autodist_core.runtime.composites import COMPOSITE
-from autodist_core.runtime.timings import Timings
+from autodist_core.runtime import COMPOSITE, Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.training import Steps, Training, TrainingState, raise_in_words

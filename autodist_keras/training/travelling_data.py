@@ -19,8 +19,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.runtime.composites import component_specs
-from autodist_core.runtime.data_pipelines import DataPipeline, DrawnBatch, DrawnRows, Follower
+from autodist_core.runtime import DataPipeline, DrawnBatch, DrawnRows, Follower, component_specs
 from autodist_keras.training.batches import Batch, BatchIterator, read_batch
 
 
@@ -28,7 +27,7 @@ class PipelineBatches:
     """The batches of a dataset that can run on each machine.
 
     >>> import numpy as np
-    >>> from autodist_core.runtime.data_pipelines import travelling
+    >>> from autodist_core.runtime import travelling
     >>> pipeline, dataset = travelling(tf.data.Dataset.range(3).batch(2))
     >>> [(rows.batch.position, np.asarray(rows).tolist()) for rows, in (
     ...     batch.arrays for batch in PipelineBatches(dataset, pipeline, 1 << 20)
