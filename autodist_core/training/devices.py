@@ -27,15 +27,10 @@ def local_spec(spec: ResourceSpec) -> ResourceSpec:
     2
     """
     missing, present = _missing(spec)
-    if missing and not present:
-        raise ResourceSpecError(
-            f"{', '.join(missing)}: this machine has no GPU that TensorFlow can use. Take 'gpus' out and list CPU "
-            "devices in 'cpus' instead, or install the driver and TensorFlow for GPUs."
-        )
     if missing:
         raise ResourceSpecError(
-            f"{', '.join(missing)}: this machine has {amount(present, 'GPU')} that TensorFlow can "
-            "use. Take the others out of 'gpus', or list CPU devices in 'cpus' instead."
+            f"{', '.join(missing)}: this machine has {amount(present or 'no', 'GPU')} that TensorFlow can use. "
+            "Take them out of 'gpus', and list CPU devices in 'cpus', or install the driver and TensorFlow for GPUs."
         )
     return spec
 

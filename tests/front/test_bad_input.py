@@ -81,8 +81,9 @@ def test_a_spec_with_more_gpus_than_the_machine_has():
         front.fit(data.x, data.y, **QUIET)
     if "GPU:0" in note:
         assert str(caught.value) == (
-            "localhost:GPU:0, localhost:GPU:1, localhost:GPU:17: this machine has no GPU that TensorFlow can use. "
-            "Take 'gpus' out and list CPU devices in 'cpus' instead, or install the driver and TensorFlow for GPUs.")
+            "localhost:GPU:0, localhost:GPU:1, localhost:GPU:17: this machine has no GPUs that TensorFlow can use. "
+            "Take them out of 'gpus', and list CPU devices in 'cpus', or install the driver and TensorFlow for "
+            "GPUs.")
     else:
         assert "GPU:17: this machine has " in str(caught.value)
     assert_same(before, named(model.weights), tolerance=0.0)

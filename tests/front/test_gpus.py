@@ -54,5 +54,5 @@ def test_the_parts_of_a_card_count_as_gpus(cards):
     with pytest.raises(ResourceSpecError) as caught:
         front.fit(data.x, data.y, **QUIET)
     assert str(caught.value) == (
-        "localhost:GPU:2: this machine has 2 GPUs that TensorFlow can use. Take the others out of 'gpus', or list CPU "
-        "devices in 'cpus' instead.")
+        "localhost:GPU:2: this machine has 2 GPUs that TensorFlow can use. Take them out of 'gpus', and list CPU "
+        "devices in 'cpus', or install the driver and TensorFlow for GPUs.")
