@@ -212,9 +212,9 @@ def _trace(
     return concrete, passes[-1]
 
 
-_DENSE = {
+_INSTEAD = {
     tf.RaggedTensor: "value.to_tensor()", tf.SparseTensor: "tf.sparse.to_dense(value)",
-    tf.IndexedSlices: "tf.convert_to_tensor(value)",
+    tf.IndexedSlices: "tf.convert_to_tensor(value)", tf.TensorArray: "value.stack()",
 }
 """How a dense tensor is made of one of each type."""
 
@@ -223,43 +223,23 @@ def _as_tensor(value: Any) -> Any:
     """A result as a tensor if it has a value; None for an operation, such as the one an optimizer returns."""
     if value is None or isinstance(value, tf.Operation):
         return None
-    if isinstance(value, Iterator):
-        raise CaptureError(
-            f"a marked function returns a {type(value).__name__}, of which the values come up after the trace only. "
-            "Return a list or a tuple of tensors."
-        )
-    if isinstance(value, tf.TensorShape) and not value.is_fully_defined():
-        raise CaptureError(
-            f"a marked function returns the shape {value}, of which a size varies with the batch: while the function "
-            "is traced, the number of examples is not known. Return tf.shape(x)[0], which is that of the whole batch, "
-            "or the sizes that are fixed, such as x.shape[1:]."
-        )
-    dense = _DENSE.get(type(value))
-    if dense is not None:
-        raise CaptureError(
-            f"the function that is marked, or that run() gets, returns a {type(value).__name__}. Replicas' results are "
-            f"dense tensors. Return {dense}."
-        )
-    try:
-        # An identity: a result that is an argument itself is computed, too.
-        return tf.identity(tf.convert_to_tensor(value))
-    except (TypeError, ValueError):
-        _require_no_tensors_inside(value)
-        return value
-
-
-def _require_no_tensors_inside(value: Any) -> None:
-    """Raise a CaptureError for an object that is no tensor and has tensors of the trace, which have no values."""
-    inside = vars(value).values() if hasattr(value, "__dict__") else ()
-    if isinstance(value, tf.TensorArray):
-        remedy = "Return value.stack()."
-    elif any(isinstance(each, tf.Tensor) and not hasattr(each, "numpy") for each in inside):
-        remedy = "Return its tensors: in a tuple, a list, a dict, a named tuple or an attrs class."
-    else:
-        return
+    instead = _INSTEAD.get(type(value))
+    if isinstance(value, Iterator):  # its values come up after the trace only
+        instead = "a list or a tuple of tensors"
+    elif isinstance(value, tf.TensorShape) and not value.is_fully_defined():
+        instead = "tf.shape(x)[0], which is that of the whole batch, or the sizes that are fixed, such as x.shape[1:]"
+    elif instead is None:
+        try:
+            # An identity: a result that is an argument itself is computed, too.
+            return tf.identity(tf.convert_to_tensor(value))
+        except (TypeError, ValueError):
+            inside = vars(value).values() if hasattr(value, "__dict__") else ()
+            if not any(isinstance(each, tf.Tensor) and not hasattr(each, "numpy") for each in inside):
+                return value
+            instead = "its tensors: in a tuple, a list, a dict, a named tuple or an attrs class"
     raise CaptureError(
-        f"the function that is marked, or that run() gets, returns a {type(value).__name__}, whose tensors have values "
-        f"inside the function only. {remedy}"
+        f"the function that is marked, or that run() gets, returns a {type(value).__name__}. Replicas' results are "
+        f"dense tensors. Return {instead}."
     )
 
 

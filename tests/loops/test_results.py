@@ -102,7 +102,7 @@ REFUSED = {
     "products of examples": (lambda x: (x, tf.transpose(x) @ x / 2.0 + tf.exp(tf.reduce_sum(x))), "result 1 .*float64"),
     "ragged": (lambda x: tf.RaggedTensor.from_tensor(x), r"returns a RaggedTensor\. .* Return value\.to_tensor\(\)"),
     "an object": (lambda x: {"kept": SimpleNamespace(total=tf.reduce_sum(x))},
-                  r"a SimpleNamespace, whose tensors .* Return its tensors: in a tuple"),
+                  r"a SimpleNamespace\. .* Return its tensors: in a tuple"),
     "a list of tensors": (lambda x: tf.TensorArray(x.dtype, 1).write(0, x[0]),
                           r"TensorArray.* Return value\.stack\(\)"),
     "sparse": (lambda x: tf.sparse.from_dense(x), r"returns a SparseTensor\. .* Return tf\.sparse\.to_dense\(value\)"),
