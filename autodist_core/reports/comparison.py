@@ -215,10 +215,8 @@ def _table(
 
 
 def _verdict(wrong: int, compared: int, noted: bool) -> str:
-    if not wrong:
-        where = f"the {amount(compared, 'variable')} of the table"
-        hold = ": the notes above hold for them" if noted else ""
-        return f"equal to one device, up to rounding, in {where}; metrics and results are not compared{hold}"
-    verb = "differs" if wrong == 1 else "differ"
-    compared_variables = amount(compared, "variable")
-    return f"accepted: {wrong} of {compared_variables} {verb} by more than rounding, and the notes above say why"
+    variables, hold = amount(compared, "variable"), ": the notes above hold for them" if noted else ""
+    if wrong:
+        return f"accepted: {wrong} of {variables} differ by more than rounding, and the notes above say why"
+    where = f"up to rounding, in the {variables} of the table"
+    return f"equal to one device, {where}; metrics and results are not compared{hold}"
