@@ -17,6 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -92,7 +93,9 @@ def compared(workload: str, spec: Any, plain: float = 1e3) -> dict[str, Any]:
     item, hosts = captured(workload), len(spec.nodes)
     model = profile_of(item, spec, BATCH)
     rate = model.operations * BATCH / (plain / 1e3) / hosts
-    cluster = ClusterProfile.assumed(spec).measured(rate, (os.cpu_count() or 1) / hosts)
+    machines = ClusterProfile.assumed(spec).machines
+    processors = (os.cpu_count() or 1) / hosts
+    cluster = ClusterProfile(tuple(replace(each, rate=rate, processors=processors) for each in machines))
     trial = Trial.of(item, spec, BATCH, model, cluster, carried_out=lambda found: carried_out(item, found))
     return {each.name: each for each in trial.compared(USUAL)}
 

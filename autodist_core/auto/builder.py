@@ -101,11 +101,10 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
     if not trial.fits(chosen):
         yield "auto: no strategy fits into memory, as far as is known"
     model, cluster = trial.charging.model, trial.charging.cluster
-    if not cluster.seen:
-        counted = "operations counted" if model.seen else "layers as their variables are"
-        rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
-        rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
-        yield f"auto: nothing was measured: {counted}, {', '.join(rates)}, network_bandwidth of the file"
+    counted = "operations counted" if model.seen else "layers as their variables are"
+    rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
+    rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
+    yield f"auto: nothing was measured: {counted}, {', '.join(rates)}, network_bandwidth of the file"
 
 
 def _ms(seconds: float) -> str:

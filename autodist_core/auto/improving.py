@@ -80,8 +80,7 @@ def improved(trial: Trial, found: Candidate) -> Candidate:
     cluster = trial.charging.cluster
     if len(cluster.machines) < 2:
         return found
-    views = [_View(trial, found)]
-    views += [] if cluster.seen else [_View(trial.on(cluster.faster(_FASTER)), found)]
+    views = [_View(trial, found), _View(trial.on(cluster.faster(_FASTER)), found)]
     now = {each.name: each for each in found.charges}
     left, nodes = _EVALUATIONS // len(cluster.machines), dict[str, Any]()
     sizes = {name: each.byte_size for name, each in trial.item.trainable_var_op_to_var.items()}

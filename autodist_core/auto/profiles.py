@@ -146,13 +146,9 @@ class ClusterProfile:
     >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
     >>> ClusterProfile.assumed(spec).machines[1].bandwidth
     119625000.0
-    >>> ClusterProfile.assumed(spec).measured(1e9, processors=8).machines[0].operations
-    1000000000.0
     """
 
     machines: tuple[Machine, ...]
-    seen: bool = False
-    """Whether this was measured."""
 
     @staticmethod
     def assumed(spec: ResourceSpec) -> ClusterProfile:
@@ -167,9 +163,4 @@ class ClusterProfile:
 
     def faster(self, times: float) -> ClusterProfile:
         """The same with machines that compute so many times as fast."""
-        return replace(self, machines=tuple(replace(each, rate=times * each.operations) for each in self.machines))
-
-    def measured(self, rate: float, processors: float) -> ClusterProfile:
-        """The same with the operations in a second that one replica was measured to compute, on so many processors."""
-        machines = (replace(each, rate=rate, processors=processors) for each in self.machines)
-        return ClusterProfile(tuple(machines), seen=True)
+        return ClusterProfile(tuple(replace(each, rate=times * each.operations) for each in self.machines))

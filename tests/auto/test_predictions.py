@@ -131,10 +131,14 @@ def test_compressors_and_owners_change_what_travels():
     assert gathered.links["10.0.0.1"] == pytest.approx(1.25 * kept.links["10.0.0.1"])
 
 
+def _measured(cluster: ClusterProfile, rate: float, processors: float) -> ClusterProfile:
+    return ClusterProfile(tuple(replace(each, rate=rate, processors=processors) for each in cluster.machines))
+
+
 def test_a_measured_rate_changes_compute_and_nothing_else():
     spec = machines(2)
     cluster = ClusterProfile.assumed(spec)
-    found = predicted(AllReduce(), spec=spec, cluster=cluster.measured(4e10, processors=2))
+    found = predicted(AllReduce(), spec=spec, cluster=_measured(cluster, 4e10, processors=2))
     before = predicted(AllReduce(), spec=spec)
     assert found.part(COMPUTE) == before.part(COMPUTE) / 2
     assert found.part(UPDATING) == before.part(UPDATING)
@@ -143,7 +147,7 @@ def test_a_measured_rate_changes_compute_and_nothing_else():
 
 
 def test_processors_hold_up_what_a_link_would_carry():
-    cluster = ClusterProfile.assumed(machines(2)).measured(2e10, processors=0.01)
+    cluster = _measured(ClusterProfile.assumed(machines(2)), 2e10, processors=0.01)
     for builder, moved in ((AllReduce(), RING * 8e6), (PS(), 4e6)):
         found = predicted(builder, cluster=cluster)
         hops = 2 if found.part(BACK) == 0 else 1
