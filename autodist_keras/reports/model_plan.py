@@ -143,29 +143,13 @@ def plan_of_captured(
 
 def inexact(distributed: Any) -> tuple[str, ...]:
     """Those notes on the current training that explain other numbers. `DistributedModel.inexact` has an example."""
-    captured, trained = distributed._driver.captured, distributed._driver.training.trained
-    if captured is None or trained is None:
+    captured, strategy = distributed._driver.captured, distributed._driver.training.trained
+    if captured is None or strategy is None:
         return ()
-    share_memory = distributed._driver.settings.share_memory
-    return explained(distributed.model, captured.item, trained, share_memory, captured.notes)
-
-
-def explained(
-    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, mixing: Notes
-) -> tuple[str, ...]:
-    """Those notes of the plan that explain other numbers than one device's. `DistributedModel.inexact` shows them.
-
-    >>> from autodist_core.resource_spec import ResourceSpec
-    >>> from autodist_core.strategy import PS
-    >>> from autodist_core.strategy.compiler import StrategyCompiler
-    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(name="norm")])
-    >>> item, spec = assumed_item(model), ResourceSpec.local(cpus=2)
-    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
-    >>> explained(model, item, strategy, False, Notes())[-1].partition(";")[0]
-    "not exact: batch statistics are each replica's own in norm"
-    """
-    trained = mixing.trained if len(strategy.replicas) > 1 else ()
-    return (*inexact_notes(item, strategy, share_memory), *trained, *_of_each_replica(model, item, strategy, mixing))
+    item, notes = captured.item, captured.notes
+    own = inexact_notes(item, strategy, distributed._driver.settings.share_memory)
+    mixed = notes.trained if len(strategy.replicas) > 1 else ()
+    return (*own, *mixed, *_of_each_replica(distributed.model, item, strategy, notes))
 
 
 def _of_each_replica(model: Any, item: GraphItem, strategy: CompiledStrategy, mixing: Notes) -> Iterator[str]:
