@@ -99,7 +99,6 @@ class _Measuring(keras.callbacks.Callback):
         self._driver = distributed._driver
         self._rounds = steps
         self._round = self._at_begin = 0
-        self._warm_until: float | None = None
         self._is_warm = False
         self._before = 0
         self._pace = Pace()
@@ -132,11 +131,10 @@ class _Measuring(keras.callbacks.Callback):
         self._round += 1
         if self._pace.is_due():
             log.info("explain: %s done, %.0f s so far", amount(self._round, "step"), self._pace.seconds)
-        if self._warm_until is None:
-            # Capturing, and starting machines, is no sign of slow steps.
-            self._warm_until, self._kind = time.perf_counter() + _WARM_UP_SECONDS, Pace()
+        if self._round == 1:
+            self._kind = Pace()  # capturing, and starting machines, is no sign of slow steps
         if not self._is_warm:
-            early = time.perf_counter() < self._warm_until and self._round < _LONGEST_WARM_UP
+            early = self._kind.seconds < _WARM_UP_SECONDS and self._round < _LONGEST_WARM_UP
             least = _SLOW_WARM_UP if self._kind.seconds > WARM_UP_ENDS else _WARM_UP
             if self._round < least or early:
                 return
