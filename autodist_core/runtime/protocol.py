@@ -108,9 +108,8 @@ class Session(ABC):
         del name
         return Tie.APART
 
-    def spread(self, names: Iterable[str]) -> None:
+    def spread(self, names: Iterable[str]) -> None:  # noqa: B027 - most sessions have copies of their own only
         """Give the other copies of these variables the value of the user's variable, which is one of the copies."""
-        raise NotImplementedError(f"this session has copies of its own only: {', '.join(names)}")
 
     @property
     def works_here(self) -> bool:
@@ -145,13 +144,11 @@ class Session(ABC):
     def rest(self) -> None:  # noqa: B027 - most sessions have nothing to free
         """Free what the user's variables have, too, until the next step: no step runs for a while."""
 
-    def forget(self, names: Iterable[str]) -> None:
+    def forget(self, names: Iterable[str]) -> None:  # noqa: B027 - on one machine there are no others to keep them
         """Free the copies of variables in the memory of the user's machine, of which all have the same value."""
-        raise NotImplementedError(f"this session forgets nothing: {', '.join(names)}")
 
-    def remember(self, values: Mapping[str, np.ndarray]) -> None:
+    def remember(self, values: Mapping[str, np.ndarray]) -> None:  # noqa: B027
         """Write the copies that `forget` has freed. The values are those that all other copies have."""
-        raise NotImplementedError(f"this session forgets nothing: {', '.join(values)}")
 
     @abstractmethod
     def load_added(self, values: Mapping[str, np.ndarray]) -> None:
