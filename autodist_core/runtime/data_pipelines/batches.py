@@ -138,12 +138,6 @@ class DrawnBatch:
     """Fingerprints of some rows of what each machine makes, or of the whole batch if all make this. Machines compare
     them with those of their batch. Empty if this process does not make the batch."""
 
-    @property
-    def own_samples(self) -> tuple[np.ndarray, ...]:
-        """The samples of the batch as this process makes it."""
-        return self.samples or samples_of(self.source.pipeline, self.source.element(self.position))
-
-
 @dataclass(frozen=True, eq=False)
 class DrawnRows:
     """One array of such a batch. Whoever asks for its values gets them; a step that draws it asks for none."""

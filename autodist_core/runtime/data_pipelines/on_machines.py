@@ -40,7 +40,7 @@ from autodist_core.kernel import Compared, DistributedGraph, Placement, drawn, i
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
-from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
+from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass, samples_of
 from autodist_core.runtime.data_pipelines.failed_batches import in_words, of_data
 from autodist_core.runtime.data_pipelines.graphs import written
 from autodist_core.runtime.data_pipelines.seed_generators import short_nodes
@@ -213,8 +213,9 @@ class PipelinesOnMachines:
                 return slot
             made = self._run(doing, slot, "make", slot.iterators)
         slot.tried, slot.at = True, (source, 1)
+        own = batch.samples or samples_of(source.pipeline, source.element(batch.position))
         for host, sample in zip(slot.hosts, made, strict=True):
-            if not np.array_equal(sample, batch.own_samples[slot.share_of(host)]):
+            if not np.array_equal(sample, own[slot.share_of(host)]):
                 name = next(replica.name for replica in self._placement.replicas if replica.host == host)
                 address = DeviceSpec.parse(name).address
                 why, generators = "its files may be others", source.pipeline.generators
