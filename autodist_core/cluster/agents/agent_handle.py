@@ -82,7 +82,7 @@ class AgentHandle:
         """When the last message of the agent came."""
         self.description: Message = {}
         """The answer to the order 'describe'; empty before."""
-        self._identity = 0, 0
+        self.identity = 0, 0
         """The agent's process id and the clock tick at which it started; zeros before it said them."""
         self.clock_offset: float | None = None
         """Seconds by which the node's clock is ahead of this one, less the travel time of its fastest heartbeat."""
@@ -104,11 +104,6 @@ class AgentHandle:
     def ended(self) -> bool:
         """Whether the agent has closed its pipes, by its end or by the loss of the connection."""
         return self._ended.is_set()
-
-    @property
-    def began(self) -> bool:
-        """Whether its process has said its id: over ssh, the environment of its node has been activated then."""
-        return self._identity != (0, 0)
 
     def ask(self, order: str, seconds: float, /, **arguments: Any) -> Message:
         """Send an order and return its result; a LaunchError if the agent fails, ends or does not answer in time."""
@@ -160,7 +155,7 @@ class AgentHandle:
     def wait_for_end(self, seconds: float) -> None:
         """Wait until the agent has ended, then close its pipes; an agent that runs after `seconds` is killed."""
         if not self._ended.wait(seconds):
-            self.process.kill(*self._identity)
+            self.process.kill(*self.identity)
         self.process.how_it_ended(1)
         self.process.close()
         for reader in self._readers:
@@ -171,7 +166,7 @@ class AgentHandle:
             for message in receive(self.process.stdout, self._log_line):
                 self.last_heard = time.monotonic()
                 if "pid" in message:
-                    self._identity = int(message["pid"]), int(message["started"])
+                    self.identity = int(message["pid"]), int(message["started"])
                 if "beat" in message:
                     offset = float(message["beat"]) - time.time()
                     self.clock_offset = offset if self.clock_offset is None else max(offset, self.clock_offset)
