@@ -7,7 +7,7 @@ strategy cannot be carried out. The compiler raises all of them at once.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from autodist_core.errors import ResourceSpecError, StrategyError, did_you_mean
+from autodist_core.errors import ResourceSpecError, StrategyError, amount, did_you_mean
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
@@ -55,7 +55,6 @@ class _Checker:
 
     def __init__(self, strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> None:
         self.strategy = strategy
-        self.graph_item = graph_item
         self.variables = graph_item.trainable_var_op_to_var
         self.devices = dict(resource_spec.devices)
         self.source = resource_spec.source
@@ -69,7 +68,8 @@ class _Checker:
         for name, node in zip(names, self.strategy.node_config, strict=True):
             variable = self.variables.get(name)
             if variable is None:
-                yield self.unknown(name)
+                hint = did_you_mean(name, self.variables)
+                yield f"strategy names variable '{name}', which the captured graph does not train.{hint}"
             yield from self.node(node, name, variable)
         for name in self.variables:
             if name not in names:
@@ -95,14 +95,6 @@ class _Checker:
             problem = f": {error}"
         # The search for a name that is close takes long among many devices, so it runs for an unknown name only.
         yield f"{whose}{problem}{did_you_mean(name, self.devices)} Known: {', '.join(self.devices)}."
-
-    def unknown(self, name: str) -> str:
-        if any(variable.name == name for variable in self.graph_item.variables):
-            return (
-                f"strategy names variable '{name}', to which the captured graph applies no gradient. Remove its node."
-            )
-        hint = did_you_mean(name, self.variables)
-        return f"strategy names variable '{name}', which the captured graph does not train.{hint}"
 
     def node(self, node: Node, name: str, variable: Variable | None) -> Iterator[str]:
         """The violations of one node. Without a variable, only those that do not depend on the variable."""
@@ -131,13 +123,10 @@ class _Checker:
             yield from self.synchronizer(whose, node, 1 if parts else max(shards, 1))
 
     def partition(self, whose: str, config: PartitionerConfig, variable: Variable) -> Iterator[str]:
-        counts = config.partition_list
-        if not variable.shape:
-            yield f"{whose}: partitioner '{config.partition_str}' is for axes, and a scalar has none. Leave it empty."
-        elif len(counts) != len(variable.shape):
+        if len(config.partition_list) != len(variable.shape):
             yield (
                 f"{whose}: partitioner '{config.partition_str}' does not fit {variable.type_text}. "
-                f"Give one number for each of its axes, {len(variable.shape)} in all."
+                f"Give one number for each of its axes, {len(variable.shape)} in all, or leave it empty."
             )
         elif config.num_shards > variable.shape[config.axis]:
             yield (
@@ -172,14 +161,11 @@ class _Checker:
                 f"{whose} has reduction_destination '{ps.reduction_destination}' and other reduction_destinations "
                 f"({', '.join(places)}). Set one of the two fields."
             )
-        if len(places) > shards == 1:
+        if len(places) > shards:
             yield (
-                f"{whose} names {len(places)} reduction destinations ({', '.join(places)}) and lives on one. "
-                "Keep one, or split the variable over them with partitioner."
+                f"{whose} names {len(places)} reduction destinations ({', '.join(places)}) for "
+                f"{amount(shards, 'shard')}. Keep {shards}, or split the variable further with partitioner."
             )
-        elif len(places) > shards:
-            listed = ", ".join(places)
-            yield f"{whose} names {len(places)} reduction destinations ({listed}) for {shards} shards. Keep {shards}."
         if ps.gathered and (not is_split or ps.local_replication or ps.staleness or not ps.sync):
             yield (
                 f"{whose} is gathered, which is for the shards of a variable whose replicas keep in step and have no "
