@@ -45,11 +45,24 @@ def headline(
     machines = list(dict.fromkeys(DeviceSpec.parse(name).address for name in replicas))
     on = f"on {amount(len(machines), 'machine')}"
     parameters = sum(prod(plan.variable.shape) for plan in plans)
-    parts = [f"{_divided(slices, len(replicas))} {on}", f"{amount(f'{parameters:,}', 'parameter')}"]
-    if len(replicas) > 1:
-        examples = sum(slices)
-        parts.append(_travelling(replicas, machines, plans, memories, times or {}, buckets, examples, factored or {}))
-    return "; ".join(parts)
+    said = f"{_divided(slices, len(replicas))} {on}; {amount(f'{parameters:,}', 'parameter')}"
+    if len(replicas) == 1:
+        return said
+    holders = [name for index, name in enumerate(replicas) if not memories or memories[index] == index]
+    if len(holders) == 1 and len(machines) == 1 and set(memories) == {0}:
+        return f"{said}; nothing travels between the replicas"
+    if len(machines) > 1:
+        size = max(bytes_of_links(plans, machines, times or {}, sum(slices), factored).values(), default=0.0)
+    else:
+        each = (bytes_per_step(plan, holders, max((times or {}).get(plan.variable.name, 1), 1)) for plan in plans)
+        size = sum(found for found in each if found is not None)
+    said += f"; {format_bytes(round(size))} per step"
+    if buckets:
+        said += f" in {amount(buckets, 'bucket')}"
+    if factored:
+        said += f", with the factors of {amount(sum(map(len, factored.values())), 'gradient')}"
+    sparse = sum(plan.variable.is_sparse for plan in plans)
+    return said + (f", and the rows of {amount(sparse, 'sparse variable')}" if sparse else "")
 
 
 def _divided(slices: Sequence[int], replicas: int) -> str:
@@ -58,29 +71,6 @@ def _divided(slices: Sequence[int], replicas: int) -> str:
         return amount(replicas, "replica")
     sizes = Counter([*slices, *[0] * (replicas - len(slices))])
     return f"{sum(slices)} per step = {' + '.join(f'{count} x {size}' for size, count in sizes.items())}"
-
-
-def _travelling(
-    replicas: Sequence[str], machines: Sequence[str], plans: Sequence[VariablePlan], memories: Sequence[int],
-    times: Mapping[str, int], buckets: int, examples: int, factored: Mapping[str, Sequence[int]],
-) -> str:
-    holders = [name for index, name in enumerate(replicas) if not memories or memories[index] == index]
-    sparse = sum(plan.variable.is_sparse for plan in plans)
-    if len(holders) == 1 and len(machines) == 1 and set(memories) == {0}:
-        return "nothing travels between the replicas"
-    if len(machines) > 1:
-        links = bytes_of_links(plans, machines, times, examples, factored)
-        size = max(links.values(), default=0.0)
-    else:
-        each = (bytes_per_step(plan, holders, max(times.get(plan.variable.name, 1), 1)) for plan in plans)
-        size = sum(found for found in each if found is not None)
-    text = f"{format_bytes(round(size))} per step"
-    if buckets:
-        text += f" in {amount(buckets, 'bucket')}"
-    if factored:
-        gradients = sum(map(len, factored.values()))
-        text += f", with the factors of {amount(gradients, 'gradient')}"
-    return text + (f", and the rows of {amount(sparse, 'sparse variable')}" if sparse else "")
 
 
 def bytes_of_links(

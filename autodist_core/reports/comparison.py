@@ -62,8 +62,11 @@ def compare(
     alone, together = trained(on_one_device, start), trained(over_replicas, start)
     _require_finite(alone, steps)
     explained = explanation()
-    compared = tuple(entry for entry in entries if entry.spec.kind in _COMPARED)
-    found = _differences(compared, alone, together)
+    found = [
+        Difference(each.name, each.dtype, difference(alone[each.name], together[each.name]))
+        for each in (entry.spec for entry in entries)
+        if each.kind in _COMPARED and each.dtype in TOLERANCE and alone[each.name].size
+    ]
     rounding: dict[str, float] = {}
     kind = ""
     if any(each.is_wrong and not explained.by(each.name, steps) for each in found):
@@ -168,15 +171,6 @@ def _require_finite(alone: dict[str, np.ndarray], steps: int) -> None:
             f"{amount(steps, 'step')}, so there is nothing to compare. Verify with data and a learning rate with which "
             "the plain model trains."
         )
-
-
-def _differences(
-    entries: Sequence[Entry], alone: dict[str, np.ndarray], together: dict[str, np.ndarray]
-) -> list[Difference]:
-    return [
-        Difference(entry.spec.name, entry.spec.dtype, difference(alone[entry.spec.name], together[entry.spec.name]))
-        for entry in entries if entry.spec.dtype in TOLERANCE and alone[entry.spec.name].size
-    ]
 
 
 def _table(
