@@ -87,7 +87,7 @@ class Backup:
     """The variables that may have other values since the state was read."""
     trained: bool = False
     """Whether a training step ran since then. If so, the added variables may have other values too."""
-    _on_disk: OnDisk = field(default_factory=OnDisk)
+    on_disk: OnDisk = field(default_factory=OnDisk)
     _event_bytes: int = 0
     _taken_at: float = field(default_factory=time.monotonic)
     _cost: float = 0.0
@@ -97,10 +97,6 @@ class Backup:
     def current(self) -> bool:
         """Whether the session's state is the safe state."""
         return not self.events and not self.written
-
-    def kept(self, value: np.ndarray) -> Kept | np.ndarray:
-        """A copy of a value that is to be loaded, on disk if it is large."""
-        return self._on_disk.keep(value)
 
     def loaded(self, values: Mapping[str, Kept | np.ndarray]) -> None:
         """Note that variables were set to `kept` values."""
@@ -133,10 +129,6 @@ class Backup:
             if training or written:
                 self._note(event, written)
 
-    def may_have_written(self, names: Collection[str]) -> None:
-        """Note that a step did not come to its end here: on the machines it may have."""
-        self.written.update(names)
-
     @property
     def due(self) -> bool:
         """Whether it is time for another backup."""
@@ -151,7 +143,7 @@ class Backup:
         start = time.monotonic()
         # What was read is this backup's alone: what stays in memory is not copied.
         read_now = ((name, np.asarray(value)) for name, value in read(sorted(self.written)))
-        values = {name: self._on_disk.keep(value, is_own=True) for name, value in read_now}
+        values = {name: self.on_disk.keep(value, is_own=True) for name, value in read_now}
         added = {name: np.asarray(value) for name, value in read_added().items()} if self.trained else self.added
         # After Ctrl-C, the backup has either the old state or the new one.
         with defer_interrupt():

@@ -123,7 +123,7 @@ class RecoveringSession(Session):
         """
         for name, value in values.items():
             if name in self._unloaded or not self._backup.has(name, value):
-                self._unloaded[name] = self._backup.kept(value)
+                self._unloaded[name] = self._backup.on_disk.keep(value)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables; the last safe values if the cluster is gone."""
@@ -213,7 +213,7 @@ class RecoveringSession(Session):
             self._backup.ran(event, bool(self._added[event.step][0].gradients), written)
         except BaseException:
             # After Ctrl-C the step goes on. The state is read when it has ended.
-            self._backup.may_have_written(written)
+            self._backup.written.update(written)
             raise
         return outputs
 
