@@ -1,21 +1,11 @@
 """Throughput: examples and steps per second in the logs of each epoch."""
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 
 from autodist_keras.callbacks.measured import driver_of
-
-
-@dataclass(frozen=True)
-class _Mark:
-    """A moment of a `fit`, and how much was done before."""
-
-    seconds: float
-    examples: int
-    steps: int
 
 
 class Throughput(keras.callbacks.Callback):
@@ -48,7 +38,7 @@ class Throughput(keras.callbacks.Callback):
         self.one_replica = one_replica
         self._before = 0
         """The steps of earlier fits."""
-        self._first: _Mark | None = None
+        self._first: tuple[float, int, int] | None = None
         """The mark after the first step of the `fit`."""
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -71,15 +61,15 @@ class Throughput(keras.callbacks.Callback):
         begin, end = self._begin, self._end
         if logs is None or end is begin:
             return
-        if begin.steps == 0 and self._first is not None and self._first is not end:
+        if begin[2] == 0 and self._first is not None and self._first is not end:
             begin = self._first
-        seconds = end.seconds - begin.seconds
-        logs["examples_per_second"] = (end.examples - begin.examples) / seconds
-        logs["steps_per_second"] = (end.steps - begin.steps) / seconds
+        seconds, examples, steps = (after - before for before, after in zip(begin, end, strict=True))
+        logs["examples_per_second"] = examples / seconds
+        logs["steps_per_second"] = steps / seconds
         if self.one_replica is not None:
             replicas = driver_of(self).settings.replicas
             logs["scaling_efficiency"] = logs["examples_per_second"] / (replicas * self.one_replica)
 
-    def _mark(self) -> _Mark:
+    def _mark(self) -> tuple[float, int, int]:
         driver = driver_of(self)
-        return _Mark(time.perf_counter(), driver.examples, driver.steps - self._before)
+        return time.perf_counter(), driver.examples, driver.steps - self._before

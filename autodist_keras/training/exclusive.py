@@ -19,20 +19,12 @@ True
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.errors import SessionError
 
 _CLAIM = "_autodist_claim"
-
-
-@dataclass(frozen=True, eq=False)
-class _Claim:
-    """The owner and the thread of the call that uses a model."""
-
-    owner: Any
-    thread: int
+"""The attribute of a model with the owner and the thread of the call that uses it."""
 
 
 @contextmanager
@@ -41,11 +33,11 @@ def claimed(model: Any, owner: Any) -> Iterator[bool]:
 
     Another owner and another thread are refused. The module's docstring has an example.
     """
-    new = _Claim(owner, threading.get_ident())
+    new = owner, threading.get_ident()
     try:
         # One operation, so that one of two simultaneous threads is refused.
         claim = vars(model).setdefault(_CLAIM, new)
-        if claim.owner is not owner:
+        if claim[0] is not owner:
             raise SessionError(
                 f"model {model.name!r} is being trained by another DistributedModel at the moment. "
                 "Let that call end, or use the DistributedModel that is running."
@@ -67,7 +59,7 @@ def owner_of(model: Any) -> Any:
     'one'
     """
     claim = vars(model).get(_CLAIM)
-    return None if claim is None else claim.owner
+    return None if claim is None else claim[0]
 
 
 def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,6 +83,6 @@ def in_own_thread(model: Any, function: Callable[..., Any]) -> Callable[..., Any
     return called
 
 
-def _require_thread(claim: _Claim | None) -> None:
-    if claim is not None and claim.thread != threading.get_ident():
+def _require_thread(claim: tuple[Any, int] | None) -> None:
+    if claim is not None and claim[1] != threading.get_ident():
         raise SessionError("this DistributedModel is training in another thread; one call at a time.")

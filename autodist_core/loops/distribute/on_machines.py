@@ -6,7 +6,7 @@ and so is what a `tf.function` around `run()` hands over.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -18,13 +18,7 @@ from autodist_core.runtime.kept_arrays import KEPT_VARIABLE, SMALL_GRAPH, kept_l
 from autodist_core.step.graph_item import format_bytes
 
 _MARK = "_autodist_slice"
-"""The attribute of a tensor that says which rows of which batch it is."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Slice:
-    rows: DrawnRows
-    replica: int
+"""The attribute of a tensor that says which rows of which batch it is, and of which replica."""
 
 
 def say_fed_to_function(spec: ResourceSpec, iterates: bool) -> None:
@@ -87,7 +81,7 @@ def mark(element: Any, drawn: DrawnBatch) -> None:
     for number, each in enumerate(tf.nest.flatten(element)):
         rows = DrawnRows(drawn, number)
         for replica, value in enumerate(each.values):
-            setattr(value, _MARK, _Slice(rows, replica))
+            setattr(value, _MARK, (rows, replica))
 
 
 def drawn(arrays: Sequence[Any], tensors: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
@@ -114,6 +108,5 @@ def drawn(arrays: Sequence[Any], tensors: Sequence[Sequence[Any]]) -> tuple[Any,
 def _rows_of(values: Sequence[Any]) -> DrawnRows | None:
     """The array of which these tensors are the slices, one for each replica."""
     slices = [getattr(value, _MARK, None) for value in values]
-    rows = slices[0].rows if slices[0] is not None else None
-    same = all(each is not None and each.rows is rows and each.replica == at for at, each in enumerate(slices))
-    return rows if same and len(values) > 1 else None
+    rows = slices[0][0] if slices[0] is not None else None
+    return rows if len(values) > 1 and slices == [(rows, at) for at in range(len(values))] else None
