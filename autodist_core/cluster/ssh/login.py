@@ -9,7 +9,6 @@ import contextlib
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -24,12 +23,8 @@ AGENT_SECONDS = 5.0
 _KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 
 
-@dataclass
-class _Keys:
-    """The keys to offer, each with its name for messages, and what is wrong with the configuration's other keys."""
-
-    usable: list[tuple[str, paramiko.PKey]] = field(default_factory=list)
-    unusable: list[str] = field(default_factory=list)
+_Keys = tuple[list[tuple[str, paramiko.PKey]], list[str]]
+"""The keys to offer, each with its name for messages, and what is wrong with the configuration's other keys."""
 
 
 def keys(target: Target, deadline: Deadline, undo: contextlib.ExitStack) -> _Keys:
@@ -39,22 +34,23 @@ def keys(target: Target, deadline: Deadline, undo: contextlib.ExitStack) -> _Key
 
     >>> target = Target.of("worker", {"hostname": "10.0.0.2", "identityfile": ["/missing"]}, None, None, None)
     >>> with contextlib.ExitStack() as undo:
-    ...     keys(target, Deadline(5), undo).unusable[-1]
+    ...     keys(target, Deadline(5), undo)[1][-1]
     'key /missing does not exist: correct the name, or make one with ssh-keygen'
     """
-    found = _Keys()
-    from_agent = _agent_keys(found, deadline, undo)
+    found: _Keys = [], []
+    usable, unusable = found
+    from_agent = _agent_keys(unusable, deadline, undo)
     for file in target.identity_files:
         try:
             public = _public_part(file)
-            found.usable.append((f"key {file}", from_agent.pop(public) if public in from_agent else _load(file)))
+            usable.append((f"key {file}", from_agent.pop(public) if public in from_agent else _load(file)))
         except (ValueError, OSError) as error:
             if file == target.key_file:
                 raise Unreachable(f"key {file} {_fault(error)}") from None
             if not (isinstance(error, FileNotFoundError) and target.default_keys):
-                found.unusable.append(f"key {file} {_fault(error)}")
+                unusable.append(f"key {file} {_fault(error)}")
     if not target.identities_only:
-        found.usable += [(f"the agent's {key.get_name()} {key.fingerprint}", key) for key in from_agent.values()]
+        usable += [(f"the agent's {key.get_name()} {key.fingerprint}", key) for key in from_agent.values()]
     return found
 
 
@@ -64,7 +60,7 @@ def _fault(error: ValueError | OSError) -> str:
     return f"cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
 
 
-def _agent_keys(found: _Keys, deadline: Deadline, undo: contextlib.ExitStack) -> dict[bytes, paramiko.PKey]:
+def _agent_keys(unusable: list[str], deadline: Deadline, undo: contextlib.ExitStack) -> dict[bytes, paramiko.PKey]:
     limit = deadline.sooner(AGENT_SECONDS)
 
     def ask() -> paramiko.Agent:
@@ -75,11 +71,8 @@ def _agent_keys(found: _Keys, deadline: Deadline, undo: contextlib.ExitStack) ->
 
     try:
         agent = within(limit, ask)
-    except TimeoutError:
-        found.unusable.append(f"the ssh agent at {os.environ.get('SSH_AUTH_SOCK')} does not answer")
-        return {}
     except (paramiko.SSHException, OSError) as error:
-        found.unusable.append(f"the ssh agent at {os.environ.get('SSH_AUTH_SOCK')} fails ({error_text(error)})")
+        unusable.append(f"the ssh agent at {os.environ.get('SSH_AUTH_SOCK')} fails ({error_text(error, limit)})")
         return {}
     undo.callback(agent.close)
     return {key.asbytes(): key for key in agent.get_keys()}
@@ -138,7 +131,7 @@ def log_in(
     """Offer one key after the other to the server, then the password; a server may require both."""
     # The answer to the method "none" is the list of the methods that the server accepts.
     offers: list[tuple[str, str, Callable[[], list[str]]]] = [("", "none", partial(transport.auth_none, target.user))]
-    offers += [(name, "publickey", partial(transport.auth_publickey, target.user, key)) for name, key in keys.usable]
+    offers += [(name, "publickey", partial(transport.auth_publickey, target.user, key)) for name, key in keys[0]]
     if password:
         offers.append(
             (f"the password of {PASSWORD}", "password", partial(transport.auth_password, target.user, password))
@@ -163,7 +156,7 @@ def log_in(
         tried += [name] if name else []
         if not transport.is_active():
             break
-    raise Unreachable(_refusal(target, tried, keys.unusable, wanted, transport.is_active()))
+    raise Unreachable(_refusal(target, tried, keys[1], wanted, transport.is_active()))
 
 
 def _refusal(target: Target, tried: list[str], unusable: list[str], wanted: list[str], active: bool) -> str:
