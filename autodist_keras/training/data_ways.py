@@ -71,8 +71,14 @@ def foretold(spec: ResourceSpec, data: Any = None) -> str:
     >>> foretold(spec).split("; ")[2]
     'other data, fed each step'
     """
-    if not share_of_others(spec) or not isinstance(data, tf.data.Dataset):
-        return rule(spec)
+    if not share_of_others(spec):
+        return ""
+    rule = (
+        f"arrays of at most {format_bytes(kept_limit())}, sent once to each machine if a fit sends more otherwise; "
+        "datasets, run by each machine if they can be; other data, fed each step"
+    )
+    if not isinstance(data, tf.data.Dataset):
+        return rule
     try:
         pipeline, _ = travelling(data, rows=_rows_by_file(spec, data))
     except ValueError as error:
@@ -82,24 +88,8 @@ def foretold(spec: ResourceSpec, data: Any = None) -> str:
         return refused
     if size > SMALL_GRAPH:
         # The number of epochs decides.
-        return rule(spec)
+        return rule
     return f"{_runs(pipeline)}. If a machine cannot make the first batch, each batch is fed"
-
-
-def rule(spec: ResourceSpec) -> str:
-    """What a `fit` on these machines does with data of each kind; empty on one machine.
-
-    >>> rule(ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})).split("; ")[1:]
-    ['datasets, run by each machine if they can be', 'other data, fed each step']
-    >>> rule(ResourceSpec.local(cpus=2))
-    ''
-    """
-    if not share_of_others(spec):
-        return ""
-    return (
-        f"arrays of at most {format_bytes(kept_limit())}, sent once to each machine if a fit sends more otherwise; "
-        "datasets, run by each machine if they can be; other data, fed each step"
-    )
 
 
 def share_of_others(spec: ResourceSpec) -> float:
