@@ -72,16 +72,11 @@ class KeptRows:
 class KeptSlot:
     """A place for the arrays of one data at a time, on each machine. Arrays of equal types can follow each other."""
 
-    number: int
+    name: str
     types: tuple[tuple[Any, tuple[int, ...]], ...]
     """The type and the shape of a row, of each array."""
     place: Place
     content: KeptArrays | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the slot."""
-        return f"kept{self.number}"
 
     def put_into(
         self, graph: DistributedGraph, replicas: Sequence[Replica], arrays: Sequence[KeptRows]
@@ -98,15 +93,6 @@ class KeptSlot:
     def running(self, arrays: Sequence[KeptRows], active: int) -> AbstractContextManager[None]:
         """Run a step on these rows in this block."""
         return nullcontext()
-
-
-def types_of(kept: KeptArrays) -> tuple[tuple[Any, tuple[int, ...]], ...]:
-    """The type and the shape of a row, of each array.
-
-    >>> types_of(KeptArrays((np.zeros((4, 2), "float32"),)))
-    ((dtype('float32'), (2,)),)
-    """
-    return tuple((array.dtype, array.shape[1:]) for array in kept.arrays)
 
 
 class KeptData:
@@ -137,7 +123,7 @@ class KeptData:
         for slot in self._slots:
             if slot.content is kept:
                 return slot
-        types = types_of(kept)
+        types = tuple((array.dtype, array.shape[1:]) for array in kept.arrays)
         free = (
             slot for slot in self._slots if not (slot.place.held or slot.place.broken) and slot.types == types
         )
@@ -156,9 +142,9 @@ class KeptData:
             self._sender.free(slot.place, "the release of the data")
 
     def _add(self, types: tuple[tuple[Any, tuple[int, ...]], ...]) -> KeptSlot:
-        number = len(self._slots)
-        names = [f"kept{number}_{index}" for index in range(len(types))]
-        self._slots.append(KeptSlot(number, types, self._sender.place(names, types, self._hosts)))
+        name = f"kept{len(self._slots)}"
+        names = [f"{name}_{index}" for index in range(len(types))]
+        self._slots.append(KeptSlot(name, types, self._sender.place(names, types, self._hosts)))
         return self._slots[-1]
 
 

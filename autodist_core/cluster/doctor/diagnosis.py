@@ -45,7 +45,7 @@ class _Measurement:
         self._agents = {agent.node.address: agent for agent in agents}
         self._ports = {node.node.address: node.port for node in report.nodes if node.port is not None}
         self._pairs = {(pair.source, pair.target): pair for pair in report.pairs}
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, tuple[str, ...]] = {}
         self._answer_seconds = Deadlines.from_environment().answer
 
     def report(self) -> Report:
@@ -59,8 +59,7 @@ class _Measurement:
                 pairs = [self._pairs[key] for key in one_round if key in self._pairs]
                 run_in_parallel([pair for pair in pairs if not pair.problem], self._measure)
         nodes = tuple(
-            replace(node, problems=(*node.problems, self._failures[node.node.address]))
-            if node.node.address in self._failures else node
+            replace(node, problems=(*node.problems, *self._failures.get(node.node.address, ())))
             for node in self._report.nodes
         )
         return replace(self._report, nodes=nodes, pairs=tuple(self._pairs.values()))
@@ -93,7 +92,7 @@ class _Measurement:
         try:
             return self._agents[address].ask(order, seconds, **arguments)
         except LaunchError as error:
-            self._failures[address] = error.reason
+            self._failures[address] = (error.reason,)
             self._say(f"{address}: {error.reason}")
             raise
 

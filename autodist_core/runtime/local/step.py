@@ -45,7 +45,8 @@ class LocalStep(ReplicatedStep):
         if not usual:
             signature.append(tf.TensorSpec([len(self._bounds) + 1], tf.int64))
         ends = self._ends if usual else None
-        layout = [_layout(array) for array in arrays]
+        # What must be known of an array to make it again of its tensors: an `Each`, a component of which rows, or None.
+        layout = [array if isinstance(array, Each | Component) else None for array in arrays]
 
         def feeds(tensors: Sequence[Any]) -> Mapping[str, Any]:
             return self._feeds(graph, layout, tensors, ends)
@@ -92,11 +93,6 @@ def _tensors(array: Any, active: int) -> Sequence[Any]:
     if isinstance(array, Each):
         return array.values[:active]
     return [array.rows.components[array.index] if isinstance(array, Component) else array]
-
-
-def _layout(array: Any) -> Any:
-    """What must be known of an array to make it again of its tensors: an `Each`, a component of which rows, or None."""
-    return array if isinstance(array, Each | Component) else None
 
 
 def _arrays(layout: Sequence[Any], tensors: list[Any], active: int) -> list[Any]:
