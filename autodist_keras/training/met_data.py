@@ -5,8 +5,8 @@ have of it.
 
 >>> import numpy as np
 >>> met, x = MetData(), np.ones(3)
->>> met.arrays([x]).sent = 0.5
->>> met.arrays([x]).sent, met.arrays([np.ones(3)]).sent
+>>> met.of([x]).sent = 0.5
+>>> met.of([x]).sent, met.of([np.ones(3)]).sent
 (0.5, 0.0)
 """
 
