@@ -35,7 +35,8 @@ from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.reports.step_plan import explicit_draws
 from autodist_core.runtime.composites import grouped, packed, roles_of, signature_of
-from autodist_core.training import Captured, Entry, watched_variable
+from autodist_core.training import Captured, Entry
+from autodist_core.training.watching import watched_variable
 
 _REMEDY = "An array that is no batch, and that every replica is to get whole, is named by function(whole=['name'])."
 
