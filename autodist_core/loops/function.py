@@ -59,7 +59,7 @@ class Function(TracedFunction):
         with drawn(args, kwargs) as batches:
             arguments = self._reader.read(batches.args, batches.kwargs)
             with self._engine.running(self._name), self._explained(arguments):
-                if batches:
+                if batches.batches:
                     # Whatever refuses the function does so before the batches count as used.
                     self._steps.prepare(arguments)
                     batches.used = True
@@ -125,7 +125,13 @@ class Function(TracedFunction):
             return self._captured(arguments), arguments.total
 
     def __getattr__(self, name: str) -> Any:
-        raise _no_attribute(self, name)
+        if name.startswith("_") or not hasattr(tf.types.experimental.PolymorphicFunction, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            f"{self._name} is a function of AutoDist, and has no {name}, as a tf.function has: it is a part of a graph "
+            f"of all replicas. For the function of one device, as to save it, write tf.function({self._name}."
+            "python_function)."
+        )
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -139,16 +145,6 @@ class Function(TracedFunction):
             self.python_function, arguments, specs, self._engine.variables, OfWholeBatch,
             draws_as_one=self._engine.training.draws_as_one,
         )
-
-
-def _no_attribute(function: Any, name: str) -> AttributeError:
-    if name.startswith("_") or not hasattr(tf.types.experimental.PolymorphicFunction, name):
-        return AttributeError(f"{type(function).__name__!r} object has no attribute {name!r}")
-    return AttributeError(
-        f"{function.__name__} is a function of AutoDist, and has no {name}, as a tf.function has: it is a part of a "
-        f"graph of all replicas. For the function of one device, as to save it, write tf.function({function.__name__}."
-        "python_function)."
-    )
 
 
 def _as_tensor(value: Any) -> Any:

@@ -24,7 +24,7 @@ from autodist_core.capture.gradients.recording import Recording, recorded
 from autodist_core.capture.source_lines import source_lines
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
-from autodist_core.loops.calls.arguments import Parsed
+from autodist_core.loops.calls.arguments import Arguments
 from autodist_core.loops.combining.deciding import decided_for_each_replica, decided_for_whole_batch
 from autodist_core.loops.gradients.accumulated import counted_sums
 from autodist_core.loops.gradients.own_gradients import own_results, returned
@@ -35,7 +35,8 @@ from autodist_core.loops.nested_markers import require_in_updates
 from autodist_core.loops.variables import Variables
 from autodist_core.reports.step_plan import explicit_draws
 from autodist_core.runtime.composites import components_of, grouped, packed, signature_of
-from autodist_core.training import Captured, Entry, watched_variable
+from autodist_core.training import Captured, Entry
+from autodist_core.training.watching import watched_variable
 
 _REMEDY = "An array that is no batch, and that every replica is to get whole, is named by function(whole=['name'])."
 
@@ -80,7 +81,7 @@ def as_graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def trace_function(
-    function: Callable[..., Any], parsed: Parsed, specs: Sequence[Any], variables: Variables,
+    function: Callable[..., Any], parsed: Arguments, specs: Sequence[Any], variables: Variables,
     context: Callable[[Inside], AbstractContextManager[Any]], replicas: int = 0, draws_as_one: bool = False,
 ) -> CapturedFunction:
     """Trace the function for arguments of these specs, within a context, and capture it.
@@ -188,7 +189,7 @@ def _require_passable(outer: Sequence[Any], in_run: bool) -> None:
 
 
 def _trace(
-    function: Callable[..., Any], parsed: Parsed, specs: Sequence[Any],
+    function: Callable[..., Any], parsed: Arguments, specs: Sequence[Any],
     context: Callable[[Inside], AbstractContextManager[Any]], replicas: int, held: frozenset[int],
 ) -> tuple[Any, Inside]:
     """One concrete function. TensorFlow traces a function twice if it makes variables; the last pass counts."""

@@ -3,6 +3,7 @@
 In: TensorFlow variables, as a trace meets them. Out: an `Entry` for each, with a name that no other variable has. All
 functions of one `AutoDist` share these entries, and so one state.
 
+>>> import tensorflow as tf
 >>> known = Variables()
 >>> [known.entry(tf.Variable([1.0], name="w")).spec.name for _ in range(2)]
 ['w', 'w_1']
@@ -11,8 +12,6 @@ functions of one `AutoDist` share these entries, and so one state.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import tensorflow as tf
 
 from autodist_core.capture.traced import unused, variable_of
 from autodist_core.errors import CaptureError
@@ -77,6 +76,7 @@ class Variables:
     def holding_gradients(self, entry: Entry) -> Entry:
         """The entry of a variable with the aggregation SUM to which gradients are added: it has one value, the sum.
 
+        >>> import tensorflow as tf
         >>> total = tf.Variable(0.0, name="total", aggregation=tf.VariableAggregation.SUM)
         >>> known = Variables()
         >>> known.holding_gradients(known.entry(total)).spec.aggregation
@@ -99,9 +99,6 @@ class Variables:
         name = unused(path or variable.name.partition(":")[0] or "variable", self._used)
         if not variable.shape.is_fully_defined():
             raise CaptureError(f"variable {name!r} has the shape {variable.shape}. A distributed variable's is fixed.")
-        aggregation = {
-            tf.VariableAggregation.SUM: "sum", tf.VariableAggregation.MEAN: "mean",
-            tf.VariableAggregation.ONLY_FIRST_REPLICA: "only_first_replica",
-        }.get(variable.aggregation, "none")
+        aggregation = variable.aggregation.name.lower()
         # What replicas add up, they count: metrics do so.
         return variable_of(name, variable, "metric" if aggregation == "sum" else "model", aggregation)

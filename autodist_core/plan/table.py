@@ -206,21 +206,18 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
     return total * times
 
 
-def notes(strategy: CompiledStrategy, as_factors: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the notes about the strategy as a whole: those of its builder, what is not exact, what has no effect.
+def notes(strategy: CompiledStrategy, as_factors: Collection[str] = ()) -> Iterator[str]:
+    """The notes about the strategy as a whole: those of its builder, what is not exact, what has no effect.
 
     `as_factors` are the variables whose gradients all travel as the factors of a batch, which no compressor changes.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
     >>> item, spec = GraphItem((Variable("dense/kernel", (7, 128), "float32"),)), ResourceSpec.local(cpus=2)
-    >>> notes(StrategyCompiler(item, spec).compile(PS(sync=False).build(item, spec)))
-    ('not exact: asynchronous updates (sync=False) use gradients of older weights',)
+    >>> list(notes(StrategyCompiler(item, spec).compile(PS(sync=False).build(item, spec))))
+    ['not exact: asynchronous updates (sync=False) use gradients of older weights']
     """
-    return (*strategy.notes, *_notes(strategy, as_factors))
-
-
-def _notes(strategy: CompiledStrategy, as_factors: Collection[str]) -> Iterator[str]:
+    yield from strategy.notes
     if len(strategy.replicas) == 1:
         yield "single replica: it computes the whole batch, and nothing is combined"
         return

@@ -197,16 +197,12 @@ class LoadBalancer:
     """Gives each piece to the device that holds the fewest bytes so far, and to the first of several such devices.
 
     >>> balancer = LoadBalancer(["a", "b"])
-    >>> [balancer.place(size) for size in (100, 10, 20, 5, 200)]
+    >>> [balancer.spread([size])[0] for size in (100, 10, 20, 5, 200)]
     ['a', 'b', 'b', 'b', 'b']
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._loads = dict.fromkeys(devices, 0)
-
-    def place(self, size: int) -> str:
-        """Return the device for a piece of ``size`` bytes."""
-        return self.spread([size])[0]
 
     def spread(self, sizes: Iterable[int]) -> list[str]:
         """Return the devices for the shards of one variable, given the bytes of each shard.
@@ -215,8 +211,8 @@ class LoadBalancer:
         all shards of a small variable would go to the device with the fewest bytes, and the split would be useless.
 
         >>> balancer = LoadBalancer(["a", "b"])
-        >>> balancer.place(100), balancer.spread([4, 4, 4])
-        ('a', ['b', 'a', 'b'])
+        >>> balancer.spread([100]), balancer.spread([4, 4, 4])
+        (['a'], ['b', 'a', 'b'])
         """
         places: list[str] = []
         for size in sizes:
@@ -246,7 +242,7 @@ def spread(
         node, (axis, shards) = strategy.node_config.add(var_name=variable.name), cut(variable)
         if shards == 1:
             whole += 1
-            options.write_ps(node, balancer.place(variable.byte_size))
+            options.write_ps(node, balancer.spread([variable.byte_size])[0])
             continue
         node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
         entry_bytes = variable.byte_size // variable.shape[axis]

@@ -41,7 +41,7 @@ class Parallax(PSOptions, AllReduceOptions, StrategyBuilder):
         for index, variable in enumerate(graph_item.trainable_var_op_to_var.values()):
             node = strategy.node_config.add(var_name=variable.name)
             if variable.is_sparse:
-                self.write_ps(node, balancer.place(variable.byte_size))
+                self.write_ps(node, balancer.spread([variable.byte_size])[0])
             else:
                 self.write_all_reduce(node, index, self.rows_of(variable, resource_spec))
         return strategy

@@ -92,15 +92,6 @@ def shard_sizes(dimension: int, shards: int) -> tuple[int, ...]:
     return (size + 1,) * larger + (size,) * (shards - larger)
 
 
-def _smallest_divisor(number: int) -> int:
-    divisor = 2
-    while divisor * divisor <= number:
-        if number % divisor == 0:
-            return divisor
-        divisor += 1
-    return number
-
-
 def shard_count(dimension: int, owners: int) -> int:
     """Return the number of shards for an axis that is spread over ``owners`` devices; 1 means not partitioned.
 
@@ -115,8 +106,7 @@ def shard_count(dimension: int, owners: int) -> int:
     """
     if owners < 2 or dimension < 2:
         return 1
-    divisor = _smallest_divisor(dimension)
-    return divisor if divisor <= 2 * owners else min(dimension, owners)
+    return next((count for count in range(2, 2 * owners + 1) if dimension % count == 0), min(dimension, owners))
 
 
 def uneven_shard_count(dimension: int, owners: int) -> int:
@@ -127,7 +117,4 @@ def uneven_shard_count(dimension: int, owners: int) -> int:
     >>> [uneven_shard_count(dimension, owners=2) for dimension in (12, 7, 2, 1)]
     [5, 2, 1, 1]
     """
-    count = 2
-    while dimension % count == 0 and count <= dimension:
-        count += 1
-    return count if owners > 1 and count <= dimension else 1
+    return next((count for count in range(2, dimension + 1) if dimension % count), 1) if owners > 1 else 1

@@ -9,15 +9,12 @@ from autodist_core.training.devices import replicas
 from autodist_core.training.entries import Entry
 from autodist_core.training.failed_steps import raise_in_words
 from autodist_core.training.first_values import without_value
-from autodist_core.training.in_graphs import raised
-from autodist_core.training.sessions import Sessions
 from autodist_core.training.settings import SETTINGS, Settings
 from autodist_core.training.state import TrainingState
 from autodist_core.training.steps import Captured, Steps
 from autodist_core.training.training import Training
-from autodist_core.training.watching import read_by_pipeline, watched_variable
 
 __all__ = [
-    "SETTINGS", "Captured", "CompressorState", "Entry", "Sessions", "Settings", "TrainingState", "Steps", "Training",
-    "raise_in_words", "raised", "read_by_pipeline", "replicas", "watched_variable", "without_value",
-]  # fmt: skip
+    "SETTINGS", "Captured", "CompressorState", "Entry", "Settings", "TrainingState", "Steps", "Training",
+    "raise_in_words", "replicas", "without_value",
+]

@@ -15,7 +15,7 @@ each later session.
 ...     whole, total, signature = (False,), 5, "ones"
 >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
 >>> train = Steps(lambda batch, specs: Captured(item, tuple, entries, SourceLines(), ()), training)
->>> loss, norm = train(Ones())
+>>> _, (loss, norm) = train.run(Ones())
 >>> round(float(loss), 1)
 9.0
 >>> training.close()
@@ -124,34 +124,26 @@ class Steps(Generic[B, C]):
         self._announced: Placement | None = None
         """The placement of which it was said what the function does."""
 
-    def __call__(self, batch: B, same_size: bool = False) -> Any:
-        """Run the function on one batch; return its results for the whole batch.
+    def run(self, batch: B, same_size: bool = False) -> tuple[C, list[Any]]:
+        """Run the function on one batch; return the captured function, and its outputs for the whole batch.
 
         `same_size` says that other batches have as many examples. The first such size gets a graph of its own. In that
         graph TensorFlow computes the values that depend on the size in advance, and rounds so.
         """
-        captured, outputs = self.run(batch, same_size)
-        return captured.rebuild(outputs)
-
-    def run(self, batch: B, same_size: bool = False) -> tuple[C, list[Any]]:
-        """Run the function on one batch; return the captured function, and its outputs for the whole batch."""
         found = self._alternative(batch) or self._add(batch, same_size)
         with found.captured.lines.told():
-            return found.captured, self._run(found, batch)
-
-    def _run(self, found: _Alternative[C], batch: B) -> list[Any]:
-        state, step = self._session_step(found)
-        if not self._mentioned:
-            self._warn(state, step, batch)
-        state.before_step()
-        try:
-            outputs = step(batch.arrays, batch.total)
-        finally:
-            state.end_step()
-        state.after_step()
-        if state.session.placement is not self._announced:
-            self._announce(state, step, batch)
-        return outputs
+            state, step = self._session_step(found)
+            if not self._mentioned:
+                self._warn(state, step, batch)
+            state.before_step()
+            try:
+                outputs = step(batch.arrays, batch.total)
+            finally:
+                state.end_step()
+            state.after_step()
+            if state.session.placement is not self._announced:
+                self._announce(state, step, batch)
+        return found.captured, outputs
 
     def say_again(self) -> None:
         """Say after the next step what the function does, in case its batches are others now."""

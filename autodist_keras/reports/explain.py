@@ -8,10 +8,8 @@ Afterwards the model has the state that it had before.
 
 import time
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import keras
@@ -28,7 +26,7 @@ from autodist_keras import checks
 from autodist_keras.capture.hooks import put_back
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
-from autodist_keras.reports.own_fit import call_fit, named_arguments, of_batches, takes
+from autodist_keras.reports.own_fit import EPOCHS, call_fit, named_arguments, of_batches, takes
 from autodist_keras.training.data_ways import FIT, Way
 
 _GONE = object()
@@ -80,7 +78,6 @@ _SLOW_WARM_UP, _SLOW_LEAST, _SLOW_FOLLOWED = 2, 2, 1
 WARM_UP_ENDS, MEASURING_ENDS, FOLLOWING_ENDS = 5.0, 30.0, 10.0
 """The seconds after which the rounds of a kind end, though fewer than usual. What another program does on the
 processors counts little in a step of seconds."""
-_EPOCHS = 2**31
 
 
 class _Measuring(keras.callbacks.Callback):
@@ -183,16 +180,12 @@ def explain(distributed: Any, last: LastFit | None, given: Mapping[str, Any], st
     history, ways = getattr(model, "history", None), driver.data.ways
     measuring = _Measuring(distributed, steps, _kind(arguments) == "generator")
     try:
-        with ExitStack() as ending:
-            ending.enter_context(put_back(model, "history", "stop_training"))
-            ending.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", "Your input ran out of data")
-            warnings.filterwarnings("ignore", "Limiting epochs to")
+        with put_back(model, "history", "stop_training"):
             # The data takes the way of the last fit.
             once = FIT in ways and ways[FIT].once
             driver.data.ways = {}
-            with driver.looping("fit", (), {**arguments, "epochs": _EPOCHS if once else 0}):
-                call_fit(model, arguments, epochs=_EPOCHS, shuffle=False, verbose=0, callbacks=[measuring])
+            with driver.looping("fit", (), {**arguments, "epochs": EPOCHS if once else 0}):
+                call_fit(model, arguments, callbacks=[measuring])
             way = driver.data.ways.get(FIT, Way()).text
             home = time.perf_counter() - measuring.loop_ended
     finally:

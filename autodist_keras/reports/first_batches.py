@@ -7,7 +7,6 @@ the same structures.
 """
 
 import types
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -24,8 +23,6 @@ from autodist_keras.training.step_functions import feed_of
 _SOURCES = (tf.data.Dataset, keras.utils.PyDataset, types.GeneratorType)
 _UNKNOWN = "Unrecognized data type"
 """How Keras's error begins for data that `fit` does not take."""
-_EPOCHS = 2**31
-"""A number above every initial epoch that a callback may have left on the model."""
 
 
 class _EnoughError(Exception):
@@ -93,16 +90,13 @@ def _collected(model: Any, owner: Any, given: Mapping[str, Any], count: int) -> 
 
     with ExitStack() as ending:
         ending.enter_context(claimed(model, owner))
-        ending.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "Your input ran out of data")
-        warnings.filterwarnings("ignore", "Limiting epochs to")
         ending.enter_context(put_back(model, "train_function", "history"))
         ending.enter_context(hook(model, "stop_training", False))
         ending.enter_context(hook(model, "make_train_function", make))
         ending.enter_context(hook(model, "reset_metrics", lambda: None))
         ending.enter_context(hook(model, "get_metrics_result", enough))
         with suppress(_EnoughError):
-            call_fit(model, given, epochs=_EPOCHS, shuffle=False, verbose=0)
+            call_fit(model, given)
     return found
 
 

@@ -6,11 +6,12 @@ In: what a user passed to `plan`, `verify`, `explain`, or to the last `fit`. Out
 ...     def fit(self, *, dataset, **others):
 ...         return dataset, others
 >>> given = of_batches(Own(), dataset=[1, 2], y=None, epochs=3)
->>> given, call_fit(Own(), given, verbose=0), takes(Own(), "dataset")
-({'dataset': [1, 2]}, ([1, 2], {'verbose': 0}), True)
+>>> given, call_fit(Own(), given), takes(Own(), "dataset")
+({'dataset': [1, 2]}, ([1, 2], {'epochs': 2147483648, 'shuffle': False, 'verbose': 0}), True)
 """
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ import keras
 
 _OF_BATCHES = ("x", "y", "batch_size", "sample_weight", "class_weight")
 """The arguments of Keras's `fit` on which a batch depends."""
+EPOCHS = 2**31
+"""A number above every initial epoch that a callback may have left on the model."""
 _OTHERS = {*inspect.signature(keras.Model.fit).parameters} - {*_OF_BATCHES}
 
 
@@ -52,11 +55,12 @@ def takes_in_order(model: Any) -> bool:
     return any(each.kind is each.VAR_POSITIONAL for each in _parameters(model).values())
 
 
-def call_fit(model: Any, given: Mapping[str, Any], **options: Any) -> Any:
-    """Call the model's `fit` with what was given, and with those options that it takes.
+def call_fit(model: Any, given: Mapping[str, Any], **more: Any) -> Any:
+    """Call the model's `fit` with what was given, for epochs without end, and with those options that it takes.
 
     `x` and `y` are its first two arguments, unless it has arguments of these names.
     """
+    options = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **more}
     named = {**given, **{name: value for name, value in options.items() if takes(model, name)}}
     parameters, args = _parameters(model), []
     in_order = [each for each in parameters.values() if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
@@ -66,7 +70,10 @@ def call_fit(model: Any, given: Mapping[str, Any], **options: Any) -> Any:
         args.append(named.pop("x"))
         if "y" in named and "y" not in by_name and (len(in_order) > 1 or not takes(model, "y")):
             args.append(named.pop("y"))
-    return type(model).fit(model, *args, **named)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Your input ran out of data")
+        warnings.filterwarnings("ignore", "Limiting epochs to")
+        return type(model).fit(model, *args, **named)
 
 
 def named_arguments(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -34,16 +34,6 @@ from autodist_keras.training.met_data import MetData
 from autodist_keras.training.travelling_data import PipelineBatches
 
 FIT, VALIDATION, EVALUATE, PREDICT = WHATS = ("fit", "validation", "evaluate", "predict")
-_DATA = {
-    FIT: "the data of the {} fit", VALIDATION: "the validation data of the {} fit",
-    EVALUATE: "the data of the {} evaluate", PREDICT: "the data of the {} predict",
-}  # fmt: skip
-
-_IN_PYTHON = {
-    "PyDatasetAdapter": "a PyDataset", "GeneratorDataAdapter": "a generator",
-    "TorchDataLoaderAdapter": "a DataLoader of PyTorch", "GrainDatasetAdapter": "a dataset of Grain",
-}
-"""Keras's adapters of data that is made in Python, and what they are for."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +156,7 @@ class DataWays:
     def notes(self) -> Iterator[str]:
         """The lines of the plan on the ways over several machines."""
         told = ((what, self.ways.get(what, Way()).text) for what in WHATS)
-        return (f"{_DATA[what].format('last')}: {text}" for what, text in told if text)
+        return (f"{_data(what, 'last')}: {text}" for what, text in told if text)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -248,12 +238,12 @@ class DataWays:
     def _note(self, what: str, way: Way) -> None:
         self.ways[what] = way
         if way.text:
-            self._say(f"{_DATA[what].format('present')}: {way.text}")
+            self._say(f"{_data(what, 'present')}: {way.text}")
 
     def _let_travel(self, iterator: Any, loop: _Loop, what: str, share: float) -> Way:
         """The way of a dataset. If it can run on the machines, Keras iterates over batches that do."""
         def fed(reason: str) -> None:
-            log.warning("%s is fed each step: %s", _DATA[what].format("present"), reason)
+            log.warning("%s is fed each step: %s", _data(what, "present"), reason)
             self.ways[what] = Way(f"fed each step: {reason}")
 
         if not share:
@@ -283,7 +273,8 @@ class DataWays:
         adapter, specs = iterator.data_adapter, iterator._distributed_dataset.element_spec
         arrays = arrays_of(adapter)
         if arrays is None:
-            return Way(f"fed each step: it is Python code that runs in your program ({_kind(adapter)})")
+            kind = type(adapter).__name__.removesuffix("Adapter")
+            return Way(f"fed each step: it is Python code that runs in your program ({kind})")
         if not is_kept_kind(arrays, specs):
             return Way("fed each step: it is not in dense arrays of numbers or strings")
         pairs = pairs_of(arrays, specs)
@@ -300,10 +291,8 @@ class DataWays:
         return Way(f"{format_bytes(size)}, sent once to each machine; each step feeds the numbers of rows", True)
 
 
-def _kind(adapter: Any) -> str:
-    """Which data an adapter of Keras's is for."""
-    name = type(adapter).__name__
-    return _IN_PYTHON.get(name, name)
+def _data(what: str, which: str) -> str:
+    return f"the validation data of the {which} fit" if what == VALIDATION else f"the data of the {which} {what}"
 
 
 def _rows_by_file(spec: ResourceSpec, dataset: Any) -> Callable[[int], list[int]] | None:

@@ -98,16 +98,16 @@ class StepFunction:
                 before_next, self.before_next = self.before_next, None
                 before_next()
         try:
-            results = self._steps(batch, same_size)
+            captured, outputs = self._steps.run(batch, same_size)
         except tf.errors.OpError as error:
-            captured = self._steps.found(batch)
-            if captured is None:
+            failed = self._steps.found(batch)
+            if failed is None:
                 raise
-            require_rows(captured.item, str(error))
-            raise_in_words(error, captured.lines, captured.owner, self._training, captured.notes.trained)
+            require_rows(failed.item, str(error))
+            raise_in_words(error, failed.lines, failed.owner, self._training, failed.notes.trained)
         self.examples += batch.total
         self.steps += 1
-        return results
+        return captured.rebuild(outputs)
 
     def without_data(self, iterator: Any) -> None:
         """Trace the step without a batch, as Keras does, so that the metrics exist when Keras asks for them."""

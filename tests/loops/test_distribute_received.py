@@ -67,10 +67,10 @@ def test_what_is_received_is_checked_before_tensorflow_gets_it():
             "dataset_fn is a function": lambda: strategy.distribute_datasets_from_function(numbers(3)),
             "The two structures don't have the same": lambda: strategy.experimental_distribute_values_from_function(
                 lambda each: [1.0] * (1 + each.replica_id_in_sync_group)),
-            r"args is a tuple of double's .*Received: a tensor.*args=\(value,\)": lambda: strategy.run(
+            r"args is a tuple of the function's .*Received: a tensor.*args=\(value,\)": lambda: strategy.run(
                 double, args=tf.ones([2])),
             "args is a tuple .* Received: PerReplica": lambda: strategy.run(double, args=pair),
-            "kwargs is a dict of double's": lambda: strategy.run(double, kwargs=[("x", 1.0)]),
+            "kwargs is a dict of the function's": lambda: strategy.run(double, kwargs=[("x", 1.0)]),
             r"fn is a function. Received: 4\.0. Pass the function itself": lambda: strategy.run(double(2.0)),
             "plan.fn.: fn is a function": lambda: strategy.plan(3),
         }  # fmt: skip

@@ -39,7 +39,7 @@ def test_what_is_not_exact_is_in_the_plan_by_name():
 
 def _notes(builder, item=None, replicas=2):
     item, spec = item or cases.cnn(), ResourceSpec.local(cpus=replicas)
-    return notes(StrategyCompiler(item, spec).compile(builder.build(item, spec)))
+    return tuple(notes(StrategyCompiler(item, spec).compile(builder.build(item, spec))))
 
 
 def test_a_compressor_is_lossy_where_something_is_compressed():

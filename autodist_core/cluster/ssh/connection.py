@@ -26,9 +26,8 @@ class Process:
     end when the program ends or the connection is lost; ``connection.alive`` tells which.
     """
 
-    def __init__(self, channel: Any, host: str) -> None:
+    def __init__(self, channel: Any) -> None:
         self._channel = channel
-        self.host = host
         self.stdin = channel.makefile_stdin("wb")
         self.stdout = channel.makefile("rb")
         self.stderr = channel.makefile_stderr("rb")
@@ -39,7 +38,7 @@ class Process:
         The status is -1 if a signal ended the program, or if the connection was lost.
         """
         if not self._channel.status_event.wait(timeout):
-            raise TimeoutError(f"{self.host}: the program has not ended within {timeout:g} s.")
+            raise TimeoutError(f"the program has not ended within {timeout:g} s.")
         return int(self._channel.exit_status)
 
     def close(self) -> None:
@@ -92,7 +91,7 @@ class Connection:
             raise LaunchError(
                 self.host, f"'{command}' was not started: {error_text(error, deadline)}. Connect again."
             ) from None
-        return Process(channel, self.host)
+        return Process(channel)
 
     def open(self, address: str, port: int, *, deadline_seconds: float = 10) -> Any:
         """A stream of bytes to a port that the host reaches at this address."""

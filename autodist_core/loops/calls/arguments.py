@@ -16,8 +16,8 @@ An array that has axes and is no batch, such as weights of classes, is named by 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -43,9 +43,12 @@ class TensorAt:
 
 
 @dataclass(frozen=True)
-class Parsed:
-    """The arguments of one call with places for the arrays, and the tensors that are in these places.
+class Arguments:
+    """The arguments of one call, with places for the arrays, and the tensors that are in these places.
 
+    >>> call = Reader(lambda x, weights: None, whole=["weights"]).read((np.zeros((4, 2)), np.ones(3)), {})
+    >>> call.total, call.whole, [array.shape.as_list() for array in call.arrays]
+    (4, (False, True), [[4, 2], [3]])
     >>> parsed = Reader(lambda x, rate: None).parse((np.zeros((4, 2)), 0.1), {})
     >>> parsed.names, parsed.with_tensors(["a tensor"])
     (('x',), (('a tensor', 0.1), {}))
@@ -64,6 +67,10 @@ class Parsed:
     """For each slot, whether every replica has a tensor of its own."""
     signature: Hashable
     """Equal for calls that differ in the arrays' values and sizes only."""
+    arrays: tuple[Any, ...] = ()
+    """What a session takes; a ragged or sparse tensor has several. Empty until the places are filled."""
+    total: int = 0
+    """The number of examples."""
 
     def with_tensors(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and the keyword arguments, with these tensors in the slots."""
@@ -71,26 +78,6 @@ class Parsed:
             lambda leaf: tensors[leaf.index] if isinstance(leaf, TensorAt) else leaf, self.structure
         )
         return filled["args"], filled["kwargs"]
-
-
-@dataclass(frozen=True)
-class Arguments(Parsed):
-    """The arguments of one call, as a session takes them.
-
-    >>> call = Reader(lambda x, weights: None, whole=["weights"]).read((np.zeros((4, 2)), np.ones(3)), {})
-    >>> call.total, call.whole, [array.shape.as_list() for array in call.arrays]
-    (4, (False, True), [[4, 2], [3]])
-    """
-
-    arrays: tuple[Any, ...]
-    """A ragged or sparse tensor has several."""
-    total: int
-    """The number of examples."""
-
-    @classmethod
-    def of(cls, parsed: Parsed, arrays: Iterable[Any], total: int) -> Arguments:
-        """The arguments that were parsed, with these arrays. The class has an example."""
-        return cls(**vars(parsed), arrays=tuple(arrays), total=total)
 
 
 class Reader:
@@ -126,7 +113,7 @@ class Reader:
         parsed = self.parse(args, kwargs)
         return self.fill(parsed, parsed.tensors)
 
-    def parse(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Parsed:
+    def parse(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """The arguments of one call, whose tensors need not have values yet."""
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -162,7 +149,7 @@ class Reader:
                 bound.arguments[name] = tf.nest.map_structure(partial(taken, name), value)
         structure = {"args": bound.args, "kwargs": bound.kwargs}
         shape = repr(tf.nest.map_structure(lambda leaf: isinstance(leaf, TensorAt), structure))
-        return Parsed(
+        return Arguments(
             structure, tuple(tensors for _, tensors, _ in found), tuple(name for name, _, _ in found),
             tuple(_spec(tensors) if each else spec_of(tensors[0]) for _, tensors, each in found),
             tuple(
@@ -172,7 +159,7 @@ class Reader:
             tuple(each for _, _, each in found), (shape, tuple(key)),
         )
 
-    def fill(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> Arguments:
+    def fill(self, parsed: Arguments, tensors: Sequence[Sequence[Any]]) -> Arguments:
         """The arguments with these tensors, which have values, in the slots."""
         of_each = [values for values, each in zip(tensors, parsed.each, strict=True) if each]
         rows = self._rows(of_each) if of_each else ()
@@ -181,7 +168,7 @@ class Reader:
             for values, each in zip(tensors, parsed.each, strict=True)
         )
         total = sum(rows) if rows else self._total(parsed, tensors)
-        return Arguments.of(parsed, chain.from_iterable(arrays), total)
+        return replace(parsed, arrays=tuple(chain.from_iterable(arrays)), total=total)
 
     def _tensors(self, name: str, leaf: Any) -> tuple[Any, ...]:
         """The leaf as a tensor if it is one, or an array; nothing for plain Python."""
@@ -214,7 +201,7 @@ class Reader:
             )
         return rows
 
-    def _total(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> int:
+    def _total(self, parsed: Arguments, tensors: Sequence[Sequence[Any]]) -> int:
         sizes = [
             (name, int(values[0].shape[0]))
             for name, values, whole in zip(parsed.names, tensors, parsed.whole, strict=True) if not whole

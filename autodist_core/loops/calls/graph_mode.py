@@ -144,17 +144,14 @@ def drawn(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Drawn]:
 
 @dataclass
 class Drawn:
-    """The arguments of a call, with batches in place of batch handles. It is true if there was one.
+    """The arguments of a call, with batches in place of batch handles.
 
     >>> with drawn((3, [0.1]), {}) as call:
-    ...     bool(call), call.args
-    (False, (3, [0.1]))
+    ...     call.args, call.batches
+    ((3, [0.1]), {})
     """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     batches: dict[NextBatch, list[Any]] = field(default_factory=dict)
     used: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.batches)

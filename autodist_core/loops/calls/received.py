@@ -154,18 +154,18 @@ def arguments(method: str, function: Any, args: Any, kwargs: Any, replicas: int)
     (('a',), {})
     >>> arguments("run", print, "a", None, 2)
     Traceback (most recent call last):
-    ValueError: run(fn, args): args is a tuple of print's positional arguments. Received: 'a'. Write args=(value,).
+    ValueError: run(fn, args): args is a tuple of the function's positional arguments. Received: 'a'. Write ...
     """
     require_callable(method, "fn", function)
     if not isinstance(args, tuple | list):
         raise ValueError(
-            f"{method}(fn, args): args is a tuple of {_name_of(function)}'s positional arguments. Received: "
+            f"{method}(fn, args): args is a tuple of the function's positional arguments. Received: "
             f"{_shortened(args)}. Write args=(value,)."
         )
     named = {} if kwargs is None else kwargs
     if not isinstance(named, Mapping) or not all(isinstance(key, str) for key in named):
         raise ValueError(
-            f"{method}(fn, args, kwargs): kwargs is a dict of {_name_of(function)}'s keyword arguments. Received: "
+            f"{method}(fn, args, kwargs): kwargs is a dict of the function's keyword arguments. Received: "
             f"{_shortened(kwargs)}. Write kwargs={{'name': value}}."
         )
     for value in tf.nest.flatten((tuple(args), dict(named))):
@@ -199,10 +199,6 @@ def require_dataset(subject: str, received: Any) -> None:
         if isinstance(received, tf.distribute.DistributedDataset | tf.distribute.DistributedIterator):
             remedy = "It is distributed already: use it as it is"
         raise ValueError(f"{subject} a tf.data.Dataset of batches. Received: {_shortened(received)}. {remedy}.")
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _shortened(value: Any) -> str:

@@ -23,7 +23,7 @@ from autodist_core.loops.distribute.values import per_replica, per_replica_spec,
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime.data_pipelines import DataPipeline, Follower
 from autodist_core.runtime.kept_arrays import kept_limit
-from autodist_core.training import read_by_pipeline
+from autodist_core.training.watching import read_by_pipeline
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from autodist_core.capture.traversal import function_graphs
 from autodist_core.errors import CaptureError
-from autodist_core.loops.calls.arguments import Arguments, Parsed
+from autodist_core.loops.calls.arguments import Arguments
 from autodist_core.loops.calls.outer_tapes import outside_trace, without_gradient
 from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.on_machines import drawn
@@ -102,7 +102,7 @@ class OnEachReplica(TracedFunction):
             raise
 
     def _run(
-        self, parsed: Parsed, tensors: Sequence[Sequence[Any]], outer: Sequence[Any] = (), values: Sequence[Any] = ()
+        self, parsed: Arguments, tensors: Sequence[Sequence[Any]], outer: Sequence[Any] = (), values: Sequence[Any] = ()
     ) -> tuple[CapturedFunction, list[list[Any]]]:
         """Run once; for each result, the tensors of all replicas. `values` are those of the `outer` tensors."""
         arguments = self._filled(parsed, tensors)
@@ -132,16 +132,16 @@ class OnEachReplica(TracedFunction):
                 "arguments: run(fn, args=(...))."
             )
 
-    def _filled(self, parsed: Parsed, tensors: Sequence[Sequence[Any]]) -> Arguments:
+    def _filled(self, parsed: Arguments, tensors: Sequence[Sequence[Any]]) -> Arguments:
         arguments = self._reader.fill(parsed, tensors)
         # Without values of each replica, every replica runs, as with one example each.
         return arguments if any(parsed.each) else replace(arguments, total=self._strategy.num_replicas_in_sync)
 
-    def _in_graph(self, parsed: Parsed) -> Any:
+    def _in_graph(self, parsed: Arguments) -> Any:
         """The call as an operation of the graph that is being traced."""
         graph, replicas = tf.compat.v1.get_default_graph(), self._strategy.num_replicas_in_sync
         with outside_trace(), self._engine.running(self._name):
-            captured = self._steps.prepare(Arguments.of(parsed, (), replicas))
+            captured = self._steps.prepare(replace(parsed, total=replicas))
         around = list(function_graphs(graph))
         self._require_same(captured.outer, [each for each in captured.outer if each.graph in around])
         self._strategy.failures.raise_them()
@@ -167,7 +167,7 @@ class OnEachReplica(TracedFunction):
                 value.set_shape(spec.shape)
         return captured.rebuild(list(map(per_replica, self._without_gradient(parsed, captured, results))))
 
-    def _without_gradient(self, parsed: Parsed, captured: CapturedFunction, values: Any) -> Any:
+    def _without_gradient(self, parsed: Arguments, captured: CapturedFunction, values: Any) -> Any:
         """The tensors of all replicas for each result, which a tape around `run()` cannot differentiate."""
         given = [tensor for tensors in parsed.tensors for tensor in tensors]
         made_of = [*(entry.tf_variable for entry in captured.entries), *given, *captured.outer]

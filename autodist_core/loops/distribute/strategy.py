@@ -27,7 +27,7 @@ from autodist_core.loops.distribute.values import gathered, local_results, per_r
 from autodist_core.plan import Plan
 from autodist_core.reports.comparison import require_steps
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.training import raised
+from autodist_core.training.in_graphs import raised
 
 
 class ReplicaStrategy(tf.distribute.Strategy):

@@ -72,9 +72,9 @@ def test_the_chief_sends_kept_arrays_once(network, monkeypatch):
         fed = "rows of each batch, 2.3 MiB in this fit; sending them all of the data beforehand would take 2.3 MiB"
         assert f"{FED}: your program sends the machines their {fed}" in str(front.plan())
         front.fit(Batches(lambda index: (x[:4], y[:4]), 2), epochs=2, verbose=0)
-        assert f"{FED}: it is Python code that runs in your program (a PyDataset)" in str(front.plan())
+        assert f"{FED}: it is Python code that runs in your program (PyDataset)" in str(front.plan())
         front.fit(((x[:60], y[:60]) for _ in range(9)), steps_per_epoch=2, verbose=0, shuffle=False)
-        assert f"{FED}: it is Python code that runs in your program (a generator)" in str(front.plan())
+        assert f"{FED}: it is Python code that runs in your program (GeneratorData)" in str(front.plan())
 
 
 def test_the_log_says_how_far_a_long_sending_is(network, monkeypatch, caplog):
