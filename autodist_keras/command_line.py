@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(NAMES)}, or by default Parallax; with options: 'AllReduce(chunk_size=1)', in quotes",
     )
     parser.add_argument(
-        "--compare", type=_examples, metavar="EXAMPLES",
+        "--compare", type=int, metavar="EXAMPLES",
         help="predict a step of this many examples for every strategy; the machines need not be there",
     )
     parser.add_argument(
@@ -71,6 +71,8 @@ def _compared(distributed: Any, examples: int) -> str:
 
     model = distributed.model
     tensors = [*(getattr(model, "inputs", None) or ()), *(getattr(model, "outputs", None) or ())]
+    if examples < 1:
+        raise StrategyError(f"--compare {examples}: expected the number of examples of a batch, at least 1.")
     if not tensors or any(None in tensor.shape[1:] for tensor in tensors):
         shapes = ", ".join(f"{tensor.name} {tuple(tensor.shape)}" for tensor in tensors) or "none, as of a subclass"
         raise StrategyError(
@@ -86,12 +88,6 @@ def _compared(distributed: Any, examples: int) -> str:
     model.compile(model.optimizer or "adam", "mse", jit_compile=False)
     captured = distributed._driver.captured_for(read_batch((zeros(model.inputs), zeros(model.outputs))))
     return comparison(captured.item, distributed._driver.settings.resource_spec, examples)
-
-
-def _examples(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected the number of examples of a batch, at least 1; got {text!r}")
-    return int(text)
 
 
 def saved_model(path: str | os.PathLike[str]) -> Any:

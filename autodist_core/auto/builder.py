@@ -76,16 +76,12 @@ def beside_measured(
     trial = trial_of(item, spec, examples)
     charges = map(trial.charging.of, strategy.variables)
     found = predict(charges, trial.charging.cluster.machines, trial.compute).parts[node]
-    pairs = {
-        "compute": (found[COMPUTE], measured.get("compute", 0.0)),
-        "wire": (found[WIRE] + found[BACK], measured.get("wire", 0.0)),
-        "update": (found[UPDATING], measured.get("update", 0.0)),
-    }
+    expected = {"compute": found[COMPUTE], "wire": found[WIRE] + found[BACK], "update": found[UPDATING]}
     said = " + ".join(
-        f"{name} {1e3 * expected:.1f} ({'measured ' * (name == 'compute')}{1e3 * seen:.1f})"
-        for name, (expected, seen) in pairs.items()
+        f"{name} {1e3 * seconds:.1f} ({'measured ' * (name == 'compute')}{1e3 * measured.get(name, 0.0):.1f})"
+        for name, seconds in expected.items()
     )
-    off = max(pairs, key=lambda name: abs(pairs[name][0] - pairs[name][1]))
+    off = max(expected, key=lambda name: abs(expected[name] - measured.get(name, 0.0)))
     return f"auto predicted {_ms(sum(found.values()))} = {said}: {off} is furthest off"
 
 

@@ -31,13 +31,9 @@ def example_step() -> GraphItem:
     return capture(example_traced())
 
 
-def _mean_of_squares(x: Any, kernel: Any) -> Any:
-    return tf.reduce_mean((x @ kernel) ** 2)
-
-
 def example_traced(
-    changed: Callable[[Any], Any] = lambda gradient: gradient, loss_of: Callable[..., Any] = _mean_of_squares,
-    shape: tuple[int, int] = (3, 1), **more: tf.Variable,
+    changed: Callable[[Any], Any] = lambda gradient: gradient, shape: tuple[int, int] = (3, 1),
+    loss_of: Callable[..., Any] = lambda x, kernel: tf.reduce_mean((x @ kernel) ** 2), **more: tf.Variable,
 ) -> Traced:  # fmt: skip
     """Trace the step with a kernel of this shape.
 

@@ -8,11 +8,10 @@ In: a traced step. Out: the same step with these operations in `longest`. `rewri
 One device pads to the longest example of the batch, and a mean or a convolution over the padded axis depends on that.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import Kind, State, follow
+from autodist_core.capture.batch_axis import Kind, follow
 from autodist_core.capture.batch_axis.rules import ragged
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
@@ -43,13 +42,10 @@ def with_longest(traced: Traced) -> Traced:
     found = follow(traced, {})
     return replace(traced, longest=tuple(
         each for each in candidates
-        if _is_of_examples(found.state_of(each.inputs[0 if each.type == "Max" else -1]))
+        # The lengths of examples, or where the entries of each example begin.
+        if ragged.has_parts([state := found.state_of(each.inputs[0 if each.type == "Max" else -1])])
+        or (state.kind == Kind.ROWS and not state.stride and not state.degree)
     ))
-
-
-def _is_of_examples(state: State) -> bool:
-    """Whether a tensor has the lengths of examples, or says where the entries of each example begin."""
-    return ragged.has_parts([state]) or (state.kind == Kind.ROWS and not state.stride and not state.degree)
 
 
 def _counts(operation: Any) -> bool:
@@ -59,10 +55,8 @@ def _counts(operation: Any) -> bool:
     if operation.inputs[0].shape.num_elements() is not None:
         # There is one length for each example, and the number of examples is not known.
         return False
-    def passing_on(made: Any) -> Iterator[Any]:
-        return (reader for reader in readers(made) if reader.type in _PASSING_ON)
-
-    limits = [tensor for each in reached_from([operation], passing_on).values() for tensor in each.outputs]
+    passing_on = reached_from([operation], lambda made: (each for each in readers(made) if each.type in _PASSING_ON))
+    limits = [tensor for each in passing_on.values() for tensor in each.outputs]
     return any(
         reader.type == "Range" and any(tensor is limit for limit in reader.inputs[1:2])
         for tensor in limits for reader in tensor.consumers()

@@ -110,8 +110,9 @@ class _View:
 
     def __init__(self, draft: Draft, kernel: Kernel) -> None:
         given = {name: value for name, value in vars(draft).items() if name not in FILLED}
-        seen = {name: _frozen(getattr(draft, name)) for name in {*kernel.needs, *kernel.reads} - {*kernel.provides}}
-        self.__dict__.update(given, _draft=draft, _kernel=kernel, **seen)
+        seen = {name: getattr(draft, name) for name in {*kernel.needs, *kernel.reads} - {*kernel.provides}}
+        frozen = {name: _FROZEN[type(each)](each) if type(each) in _FROZEN else each for name, each in seen.items()}
+        self.__dict__.update(given, _draft=draft, _kernel=kernel, **frozen)
 
     def __getattr__(self, name: str) -> Any:
         self._require(name, name not in FILLED)
@@ -126,9 +127,7 @@ class _View:
             raise KernelError(f"kernel {self._kernel.name} does not declare how it uses draft.{name}.")
 
 
-def _frozen(value: Any) -> Any:
-    changing: dict[type, Any] = {dict: MappingProxyType, set: frozenset, list: tuple}
-    return changing.get(type(value), lambda same: same)(value)
+_FROZEN: dict[type, Any] = {dict: MappingProxyType, set: frozenset, list: tuple}
 
 
 def require_order(kernels: Sequence[Kernel], provided: Set[str] = frozenset()) -> None:

@@ -63,7 +63,7 @@ def text_of(table: TimeTable) -> str:
     lines = [
         f"  {part:13}"
         + "".join(f"{milliseconds(table.parts[node][part]):>{width}}" for node in nodes)
-        + (f" {percent(table, part):>6}" if share else "")
+        + (f"{100 * table.parts[nodes[0]][part] / table.step:5.0f} %" if share else "")
         for part in PARTS
     ]
     below = [*bounds(table), *(f"note: {note}" for note in table.notes), f"change first: {advice(table)}"]
@@ -90,15 +90,6 @@ def milliseconds(seconds: float) -> str:
     ('31.4 ms', '0.04 ms')
     """
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 or not round(seconds, 5) else f"{seconds * 1e3:.2f} ms"
-
-
-def percent(table: TimeTable, part: str) -> str:
-    """Return the share of a part on the busiest node.
-
-    >>> percent(TimeTable(0.5, {"a": {"compute": 0.25, "update": 0.0}}, 1, 1, 1, 0.0, 1), "compute")
-    '50 %'
-    """
-    return f"{100 * table.parts[table.busiest][part] / table.step:.0f} %"
 
 
 def bounds(table: TimeTable) -> Iterator[str]:

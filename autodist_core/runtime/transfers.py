@@ -94,16 +94,6 @@ def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
         yield message
 
 
-def _begins(piece: Piece) -> bool:
-    """Whether a piece is the first of several pieces of a variable."""
-    return piece.stop is not None and piece.start == 0
-
-
-def _ends(piece: Piece) -> bool:
-    """Whether a piece is the last of several pieces of a variable."""
-    return piece.stop is not None and piece.is_last
-
-
 _OF_A_COPY: dict[str, Callable[[Variable, Any], Any]] = {
     # A variable that is written by its rows exists before.
     "make": lambda part, handle: tf.raw_ops.AssignVariableOp(
@@ -151,7 +141,9 @@ class Transfers:
         """Write every copy of each variable, or those that `forget` frees."""
         found = [
             (what, list(those)) for message in self._messages(variables, here) for what, those in (
-                ("make", filter(_begins, message)), ("load", message), ("end", filter(_ends, message)),
+                ("make", (piece for piece in message if piece.stop is not None and piece.start == 0)),
+                ("load", message),
+                ("end", (piece for piece in message if piece.stop is not None and piece.is_last)),
             )
         ]
         self._prepare(found)

@@ -41,7 +41,7 @@ class Training:
 
     >>> from autodist_core.resource_spec import ResourceSpec
     >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
-    >>> training.state is None, training.trained is None, training.is_outdated
+    >>> training.state is None, training.trained is None, training.is_lost
     (True, True, False)
     >>> training.close()
     """
@@ -105,11 +105,6 @@ class Training:
                 self.close_session()
             finally:
                 self._sessions.fleet.close()
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the session can run no further step, or has lost a machine."""
-        return self.has_ended or self._sessions.fleet.lost
 
     @property
     def has_ended(self) -> bool:

@@ -208,7 +208,8 @@ class Driver:
         identity = identities.of_compile(self.model)
         adapted = identities.of_adapted(self.model)
         replaced = self._variables_as is not None and identities.of_variables(self.model) != self._variables_as
-        if identity != self._compiled_as or adapted != self._adapted_as or replaced or self.training.is_outdated:
+        ended = self.training.has_ended or self.training.is_lost
+        if identity != self._compiled_as or adapted != self._adapted_as or replaced or ended:
             self._forget()
             self.training.close_session()
             self._compiled_as, self._adapted_as = identity, adapted

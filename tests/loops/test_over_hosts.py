@@ -167,7 +167,7 @@ def test_after_a_restart_the_loop_goes_on_and_no_batch_counts_twice(network):
                 kill(host)
             if turn == 8:
                 # The loss is noticed while no step runs: the steps since the last safe state are not lost with it.
-                until(lambda: front.engine.training.is_outdated)
+                until(lambda: front.engine.training.is_lost)
             # The steps since the last safe state run once more, on the values that the buffer had.
             buffer[...] = batch[0]
             step(buffer, batch[1])

@@ -35,11 +35,10 @@ def without(operations: Collection[str]) -> Callable[[Any], bool]:
     ...     is_fixed(rate), is_fixed(2.0 * x), is_fixed(tf.shape(x)[0])
     (True, False, True)
     """
-    return lambda tensor: reached_from([tensor.op], sources, _is_size).keys().isdisjoint(operations)
+    def is_size(operation: Any) -> bool:
+        return operation.type in ("Shape", "ShapeN", "Size")
 
-
-def _is_size(operation: Any) -> bool:
-    return operation.type in ("Shape", "ShapeN", "Size")
+    return lambda tensor: reached_from([tensor.op], sources, is_size).keys().isdisjoint(operations)
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,21 +61,15 @@ def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
             else:
                 flat.copy_captured(node, node.name, node.input)
         for node in flat:
-            flat.change(node.name, inputs=_redirected(node.input, renamed, effects))
+            # The kernel `Order` adds control edges anew, from the variables that each node reads and writes.
+            kept = (name for name in node.input if not (name.startswith("^") and name[1:] in effects))
+            flat.change(node.name, inputs=[renamed.get(name, name) for name in kept])
         graph = flat
     return graph, {name: tuple(_flat(name, effects)) for name in effects}
 
 
 def _is_ours(node: node_def_pb2.NodeDef) -> bool:
     return node.op in _CONDITIONALS and UPDATE in node.attr
-
-
-def _redirected(inputs: Any, renamed: Mapping[str, str], gone: Mapping[str, Any]) -> list[str]:
-    """Return inputs that read a `Merge` in place of a conditional's result, without control edges from conditionals.
-
-    The kernel `Order` adds control edges anew, from the variables that each node reads and writes.
-    """
-    return [renamed.get(name, name) for name in inputs if not (name.startswith("^") and name[1:] in gone)]
 
 
 def _flat(name: str, effects: Mapping[str, tuple[str, ...]]) -> list[str]:

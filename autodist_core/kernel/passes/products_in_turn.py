@@ -15,7 +15,6 @@ from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
 from autodist_core.step.graph_check import in_order
-from autodist_core.step.graph_item import Gradient
 
 _LEAST_BYTES = 1 << 22
 """The bytes of a gradient from which on its product waits."""
@@ -52,15 +51,12 @@ def _take_turns(draft: Draft, owner: Owner) -> None:
     writes = _writes(draft, owner, set(products))
     if writes is None:
         return
-    by_readiness = sorted(products, key=lambda name: _ready(draft, products[name]))
+    at = draft.step.position
+    by_readiness = sorted(
+        products, key=lambda name: max(at[naming.node_of(factor)] for factor in draft.sources(products[name]))
+    )
     for before, later in zip(by_readiness, by_readiness[_AT_A_TIME:], strict=False):
         draft.editor.control(later, *writes[before])
-
-
-def _ready(draft: Draft, gradient: Gradient) -> int:
-    """The place of the later one of a gradient's factors in the captured step."""
-    product = draft.gradient_products[gradient.key]
-    return max(draft.step.position[naming.node_of(factor)] for factor in (product.left, product.right))
 
 
 def _writes(draft: Draft, owner: Owner, products: set[str]) -> dict[str, list[str]] | None:

@@ -80,16 +80,13 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
         if each.type != "Less" or places.get(behind(each.inputs[0]).op.name) not in counters:
             return None
         size = flow.state_of(each.inputs[1])
-        if not (size.is_size and size.degree == 1 and _stays(each.inputs[1], body, places)):
+        # The number of rounds is the same in all rounds.
+        stays = all(is_handed_on(body, at) for at in _read(each.inputs[1], places))
+        if not (size.is_size and size.degree == 1 and stays):
             return None
         limit = each
         found.add(size.outer)
     return Rounds(operation, counters, limit, found.pop()) if len(found) == 1 else None
-
-
-def _stays(tensor: Any, body: Any, places: dict[str, int]) -> bool:
-    """Whether a value in the condition of a loop is the same in all rounds."""
-    return all(is_handed_on(body, at) for at in _read(tensor, places))
 
 
 def changing(condition: Any, body: Any) -> frozenset[int]:
