@@ -145,7 +145,8 @@ def section(heading: str) -> list[Block]:
 @pytest.mark.parametrize("heading", re.findall("^## (.*)", OTHERS.read_text(), re.MULTILINE))
 def test_models_of_other_packages(heading, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
-    for package in re.findall(r"^import (\w+)", "".join(block.text for block in section(heading)), re.MULTILINE):
+    text = "".join(block.text for block in section(heading))
+    for package in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE):
         pytest.importorskip(package, reason=f"`make test-packages` installs {package}")
     if only_float32 := heading == "BayesFlow":
         assert "float32 only" in OTHERS.read_text()
