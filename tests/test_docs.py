@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import pytest
 
 from autodist_core.strategy import BUILDERS
@@ -159,7 +160,9 @@ def test_models_of_other_packages(heading, tmp_path, monkeypatch, request):
             execute(block, OTHERS, names)
         models = {name: each for name, each in names.items() if getattr(each, "optimizer", None)}
         variables = {name: in_order(each.variables, each.optimizer.variables) for name, each in models.items()}
-        trained.append(flat([variables, names["history"].history if "history" in names else {}]))
+        values = flat([variables, names["history"].history if "history" in names else {}])
+        # A bias of the keys of attention has no gradient but the rounding of a sum that is zero.
+        trained.append({name: np.where(abs(each) <= 1e-15, 0, each) for name, each in values.items()})
     assert_same(*trained, 1e-5 if only_float32 else 1e-12)
 
 
