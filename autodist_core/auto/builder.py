@@ -74,8 +74,8 @@ def beside_measured(
     auto predicted 4.7 ms = compute 4.6 (measured 1.1) + wire 0.0 (0.0) + update 0.1 (0.1): compute is furthest off
     """
     trial = trial_of(item, spec, examples)
-    charges = map(trial.charging.of, strategy.variables)
-    found = predict(charges, trial.charging.cluster.machines, trial.compute).parts[node]
+    machines = trial.charging.cluster.machines
+    found = predict(map(trial.charging.of, strategy.variables), machines, trial.compute).parts[node]
     expected = {"compute": found[COMPUTE], "wire": found[WIRE] + found[BACK], "update": found[UPDATING]}
     said = " + ".join(
         f"{name} {1e3 * seconds:.1f} ({'measured ' * (name == 'compute')}{1e3 * measured.get(name, 0.0):.1f})"

@@ -28,10 +28,9 @@ def comparison(item: GraphItem, spec: ResourceSpec, examples: int) -> str:
     head = f"predicted ms of a step of {amount(examples, 'example')} on {amount(len(spec.replica_devices), 'replica')}"
     lines = [head, " " * 32 + "".join(f"{name:>9}" for name in _HEADS) + "  examples/s"]
     for each in trial.compared((*USUAL, *SHARDED)):
-        found = each.prediction
-        cells = (found.step, *map(found.part, PARTS))
+        cells = (each.prediction.step, *map(each.prediction.part, PARTS))
         lines.append(
             f"{each.name:32}" + "".join(f"{1e3 * seconds:9.1f}" for seconds in cells)
-            + f"{examples / found.step:12.0f}" + ("" if trial.fits(each) else "  does not fit into memory")
+            + f"{examples / cells[0]:12.0f}" + ("" if trial.fits(each) else "  does not fit into memory")
         )
     return "\n".join([*lines, *assumptions(trial)])

@@ -45,5 +45,5 @@ def assumptions(trial: Trial) -> Iterator[str]:
     rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
     rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
     links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
-    what = "only the links were measured" if cluster.links_from else "nothing was measured"
-    yield f"auto: {what}: {counted}, {', '.join(rates)}, {links}"
+    seen = "only links were" if cluster.links_from else "nothing was"
+    yield f"auto: {seen} measured: {counted}, {', '.join(rates)}, {links}"
