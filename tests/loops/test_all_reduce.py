@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core import whole_batch
 from autodist_core.errors import CaptureError
-from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, examples, values
+from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, descend, examples, values
 
 
 def _normalized(front: Any) -> Any:
@@ -23,17 +23,12 @@ def _normalized(front: Any) -> Any:
         logits = norm(tf.tanh(x @ net.kernel + net.bias), training=training) @ net.out
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
 
-    def descend(loss_of):
-        with tf.GradientTape() as tape:
-            loss = loss_of()
-        for variable, gradient in zip(trained, tape.gradient(loss, trained), strict=True):
-            variable.assign_sub(0.05 * gradient)
-        return loss
+    mean = front.function(lambda x, y: descend(lambda: tf.reduce_mean(losses(x, y, True)), trained, 0.05))
 
-    mean = front.function(lambda x, y: descend(lambda: tf.reduce_mean(losses(x, y, True))))
-    of_sum = front.function(
-        lambda x, y: descend(lambda: (tf.reduce_sum(losses(x, y, True)) + tf.nn.l2_loss(net.kernel)) / 13.0)
-    )
+    @front.function
+    def of_sum(x, y):
+        return descend(lambda: (tf.reduce_sum(losses(x, y, True)) + tf.nn.l2_loss(net.kernel)) / 13.0, trained, 0.05)
+
     evaluate = front.function(lambda x, y: tf.reduce_mean(losses(x, y, False)))
     seen = [[step(x, y) for step in (mean, of_sum, evaluate)] for x, y in batches(*examples())]
     plans = [step.plan(*next(batches(*examples()))) for step in (mean, of_sum) if hasattr(step, "plan")]
@@ -56,15 +51,8 @@ def _contrastive(front: Any) -> Any:
         same = tf.cast(labels[:, None] == labels[None], scores.dtype)
         return tf.reduce_mean(tf.reduce_logsumexp(scores, 1) - tf.reduce_sum(same * scores, 1) / tf.reduce_sum(same, 1))
 
-    def descend(loss_of):
-        with tf.GradientTape() as tape:
-            loss = loss_of()
-        for variable, gradient in zip(net.variables, tape.gradient(loss, net.variables), strict=True):
-            variable.assign_sub(rate * (tf.zeros_like(variable) if gradient is None else gradient))
-        return loss
-
-    mean = front.function(lambda x, y: descend(lambda: apart(x, y) + tf.reduce_mean(net.losses(x, y))))
-    both = front.function(lambda x, y: descend(lambda: apart(x, y) + tf.reduce_sum(net.losses(x, y)) / 13.0))
+    mean = front.function(lambda x, y: net.train(lambda: apart(x, y) + net.loss(x, y), rate))
+    both = front.function(lambda x, y: net.train(lambda: apart(x, y) + tf.reduce_sum(net.losses(x, y)) / 13.0, rate))
     seen = [[step(x, y) for step in (mean, both)] for x, y in batches(*examples())]
     plans = [step.plan(*next(batches(*examples()))) for step in (mean, both) if hasattr(step, "plan")]
     assert not any("not exact" in plan or "is not known" in plan for plan in plans), plans

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
+from tests.support.loop_steps import gradients
 from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, values
 
 JOINED = {
@@ -138,11 +139,8 @@ def _counts(front: Any) -> Any:
 
     @front.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = net.loss(x, y)
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, net.variables), net.variables, strict=True), global_step=steps
-        )
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        optimizer.apply_gradients(zip(found, net.variables, strict=True), global_step=steps)
         return steps, loss, net.bias, tf.norm(net.out), net(x)
 
     return {"seen": [step(x, y) for x, y in batches(*examples())], "weights": values(net.variables), "steps": steps}
@@ -158,9 +156,7 @@ def _sees_old_and_new(front: Any) -> Any:
     @front.function
     def step(x, y):
         before = net.bias + 0.0
-        with tf.GradientTape() as tape:
-            loss = net.loss(x, y)
-        found = tape.gradient(loss, net.variables)
+        loss, found = gradients(net, lambda: net.loss(x, y))
         net.descend(found)
         return before, net.bias - before, found[1], net.loss(x, y), loss
 

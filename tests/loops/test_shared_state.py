@@ -80,6 +80,18 @@ class Adversaries:
         variables = (self.generator, self.critic)[index].trainable_variables
         self.optimizers[index].apply_gradients(zip(gradients, variables, strict=True))
 
+    def train_generator(self, noise):
+        with tf.GradientTape() as tape:
+            loss = self.of_generator(noise)
+        self.apply(0, tape.gradient(loss, self.generator.trainable_variables))
+        return loss
+
+    def train_critic(self, x, noise):
+        with tf.GradientTape() as tape:
+            loss = self.of_critic(x, noise)
+        self.apply(1, tape.gradient(loss, self.critic.trainable_variables))
+        return loss
+
     def left(self, seen):
         owners = [self.generator.weights, self.critic.weights, *(each.variables for each in self.optimizers)]
         return {"seen": seen, "state": values(*owners)}
@@ -105,34 +117,14 @@ def gan_in_turns(front: Any) -> Any:
 
     @front.function
     def step(x, noise):
-        with tf.GradientTape() as tape:
-            other = both.of_critic(x, noise)
-        both.apply(1, tape.gradient(other, both.critic.trainable_variables))
-        with tf.GradientTape() as tape:
-            one = both.of_generator(noise)
-        both.apply(0, tape.gradient(one, both.generator.trainable_variables))
-        return one, other
+        return both.train_critic(x, noise), both.train_generator(noise)
 
     return both.left([step(*batch) for batch in batches(examples()[0], both.noise, sizes=EVEN)])
 
 
 def gan_of_two_functions(front: Any) -> Any:
     both = Adversaries()
-
-    @front.function
-    def train_critic(x, noise):
-        with tf.GradientTape() as tape:
-            loss = both.of_critic(x, noise)
-        both.apply(1, tape.gradient(loss, both.critic.trainable_variables))
-        return loss
-
-    @front.function
-    def train_generator(noise):
-        with tf.GradientTape() as tape:
-            loss = both.of_generator(noise)
-        both.apply(0, tape.gradient(loss, both.generator.trainable_variables))
-        return loss
-
+    train_critic, train_generator = front.function(both.train_critic), front.function(both.train_generator)
     given = batches(examples()[0], both.noise, sizes=EVEN)
     seen = [(train_critic(x, noise), train_generator(noise)) for x, noise in given]
     return both.left(seen)

@@ -119,54 +119,34 @@ class _Accumulation:
         self.apply()
         self.zero()
 
-    def left(self, seen):
+    def train(self, front, *others, every=2):
+        """Add the gradients of each batch, and call the others after so many batches; gives all results and values."""
+        add, seen = front.function(self.add), []
+        for turn, batch in enumerate(batches(*examples()), start=1):
+            seen += [add(*batch), *(other() for other in others if turn % every == 0)]
         return {"seen": seen, "state": values(self.net.variables, self.sums, self.optimizer.variables)}
 
 
 def _only_zeroes(front: Any) -> Any:
     both = _Accumulation()
-    add, zero = front.function(both.add), front.function(both.zero)
-    seen = []
-    for turn, batch in enumerate(batches(*examples())):
-        seen.append(add(*batch))
-        if turn % 2:
-            both.descend()
-            zero()
-    return both.left(seen)
+    return both.train(front, both.descend, front.function(both.zero))
 
 
 def _only_applies(front: Any) -> Any:
     both = _Accumulation()
-    apply, add, zero = front.function(both.descend), front.function(both.add), front.function(both.zero)
+    apply = front.function(both.descend)
     apply()  # before anything is trained
-    seen = []
-    for turn, batch in enumerate(batches(*examples())):
-        seen.append(add(*batch))
-        if turn % 2:
-            apply()
-            zero()
-    return both.left(seen)
+    return both.train(front, apply, front.function(both.zero))
 
 
 def _applies_by_norm(front: Any) -> Any:
     both = _Accumulation()
-    add, apply, zero = (front.function(each) for each in (both.add, both.descend_by_norm, both.zero))
-    seen = []
-    for batch in batches(*examples()):
-        seen += [add(*batch), apply()]
-        zero()
-    return both.left(seen)
+    return both.train(front, front.function(both.descend_by_norm), front.function(both.zero), every=1)
 
 
 def _applies_by_an_optimizer(front: Any) -> Any:
     both = _Accumulation()
-    add, apply = front.function(both.add), front.function(both.apply_and_zero)
-    seen = []
-    for turn, batch in enumerate(batches(*examples())):
-        seen.append(add(*batch))
-        if turn % 2:
-            apply()
-    return both.left(seen)
+    return both.train(front, front.function(both.apply_and_zero))
 
 
 @pytest.mark.quick("_only_zeroes-AllReduce", "_applies_by_an_optimizer-PartitionedPS")
