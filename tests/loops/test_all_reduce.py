@@ -36,10 +36,6 @@ def _normalized(front: Any) -> Any:
     return {"seen": seen, "weights": values(trained, norm.variables)}
 
 
-def test_synchronized_batch_normalization():
-    assert_equal_loops(_normalized, "AllReduce")
-
-
 def _contrastive(front: Any) -> Any:
     """Losses that compare all examples of the batch with each other: a mean, and a mean plus a sum of examples."""
     net = Net()
@@ -59,10 +55,6 @@ def _contrastive(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-def test_a_loss_of_the_whole_batch():
-    assert_equal_loops(_contrastive, "PS")
-
-
 def _reduced(front: Any) -> Any:
     @front.function
     def step(x):
@@ -72,10 +64,6 @@ def _reduced(front: Any) -> Any:
         return x - mean, total / count, mean, total
 
     return [step(x) for x, _ in batches(*examples())]
-
-
-def test_what_is_reduced_is_of_the_whole_batch():
-    assert_equal_loops(_reduced)
 
 
 def _changed_rows(front: Any) -> Any:
@@ -108,10 +96,13 @@ def _changed_rows(front: Any) -> Any:
     return {"seen": seen, "tables": values(tables, *(each.variables for each in optimizers))}
 
 
-@pytest.mark.quick("AllReduce")
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
-def test_rows_that_are_changed_before_an_optimizer_gets_them_are_not_added_up(strategy: str):
-    assert_equal_loops(_changed_rows, strategy)
+@pytest.mark.quick("_normalized-AllReduce", "_contrastive-PS", "_reduced-PS", "_changed_rows-AllReduce")
+@pytest.mark.parametrize(("loop", "strategy"), [
+    (_normalized, "AllReduce"), (_contrastive, "PS"), (_reduced, "PS"),
+    *((_changed_rows, strategy) for strategy in ("PS", "AllReduce", "PartitionedPS")),
+])  # fmt: skip
+def test_a_loop_with_numbers_of_the_whole_batch_equals_one_device(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)
 
 
 @pytest.mark.parametrize("nested", ["conditional", "function"])

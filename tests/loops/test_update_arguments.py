@@ -29,12 +29,6 @@ def _rates(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-@pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS", "PartitionedAR"])
-def test_an_update_reads_a_scalar_argument(strategy: str):
-    assert_equal_loops(_rates, strategy)
-
-
 def _scales(front: Any) -> Any:
     net = Net()
 
@@ -47,10 +41,6 @@ def _scales(front: Any) -> Any:
 
     seen = [step(x, y, np.linspace(0.1, 0.5, 7)) for x, y in batches(*examples())]
     return {"seen": seen, "weights": values(net.variables)}
-
-
-def test_an_update_reads_a_whole_argument():
-    assert_equal_loops(_scales, "PS")
 
 
 @pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=["staleness", "asynchronous"])
@@ -76,12 +66,6 @@ def _accumulates(front: Any) -> Any:
 
     seen = [step(x, y, turn % 2 == 1) for turn, (x, y) in enumerate(batches(*examples()))]
     return {"seen": seen, "weights": values(net.variables, sums)}
-
-
-@pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gradients_are_accumulated_by_hand(strategy: str):
-    assert_equal_loops(_accumulates, strategy)
 
 
 class _Accumulation:
@@ -189,12 +173,6 @@ def _copies_weights_within_a_step(front: Any) -> Any:
     return {"seen": seen, "weights": values(one.variables, other.variables)}
 
 
-@pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_training_step_assigns_what_another_one_trains(strategy: str):
-    assert_equal_loops(_copies_weights_within_a_step, strategy)
-
-
 def test_a_result_of_the_batch_and_of_what_a_function_assigns_is_refused():
     net = Net()
     with autodist() as front:
@@ -239,5 +217,13 @@ def _adapts(front: Any) -> Any:
     return {"seen": [step(*first, *later) for first, later in pairs], "weights": values(net.variables)}
 
 
-def test_an_inner_step_takes_the_whole_batchs_gradient():
-    assert_equal_loops(_adapts, "AllReduce")
+@pytest.mark.quick(
+    "_rates-PartitionedPS", "_scales-PS", "_accumulates-PartitionedPS", "_copies_weights_within_a_step-PartitionedPS",
+    "_adapts-AllReduce",
+)  # fmt: skip
+@pytest.mark.parametrize(("loop", "strategy"), [
+    *((loop, each) for loop in (_rates, _accumulates, _copies_weights_within_a_step) for each in STRATEGIES),
+    (_rates, "PartitionedAR"), (_scales, "PS"), (_adapts, "AllReduce"),
+])  # fmt: skip
+def test_an_update_that_reads_or_writes_more_equals_one_devices(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)
