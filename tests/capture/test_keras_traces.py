@@ -15,7 +15,7 @@ from tests.capture.steps import DATA, compiled, gradients_of, stepping
 from tests.kernel.graphs import machine, placed
 from tests.support.compare import assert_same, named
 from tests.support.graphs import captured
-from tests.support.models import BY_NAME, Data
+from tests.support.models import BY_NAME, Data, stacked
 from tests.support.optimizers import make_optimizer
 from tests.support.steps import OwnStep
 from tests.support.training import assert_equal_training, distributed, seeded
@@ -206,8 +206,7 @@ class Draws(layers.Layer):
 
 
 def test_a_generators_stream_is_each_replicas_own():
-    model = seeded(lambda: keras.Sequential([keras.Input((2,), name="x"), Draws()], name="noisy"))
-    model.compile("sgd", "mse", jit_compile=False)
+    model = seeded(lambda: stacked(keras.Input((2,), name="x"), Draws(), name="noisy", jit_compile=False))
     found = captured(model, np.zeros((4, 2)), None, "predict").item
     assert [variable.kind for variable in found.variables if variable.handle] == ["seed"]
     alone = model.predict(np.zeros((2, 2)), verbose=0)

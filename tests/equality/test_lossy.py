@@ -11,7 +11,7 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce, Parallax
 from tests.support.compare import assert_same, in_order, named
-from tests.support.models import BATCH, dense_data
+from tests.support.models import BATCH, dense_data, stacked
 from tests.support.training import distributed, seeded, trained
 
 CAST = AllReduce(compressor="HorovodCompressor")
@@ -179,9 +179,8 @@ def test_a_step_that_fails_leaves_the_residuals_as_they_were(builder: AllReduce)
 
     def build() -> keras.Model:
         tail = [Checked(name="checked"), keras.layers.Dense(4, name="first"), keras.layers.Dense(1, name="out")]
-        model = keras.Sequential([keras.Input((3,), name="x"), *tail], name="checked_model")
-        model.compile(keras.optimizers.SGD(0.1, name="sgd"), "mse", jit_compile=False)
-        return model
+        optimizer = keras.optimizers.SGD(0.1, name="sgd")
+        return stacked(keras.Input((3,), name="x"), *tail, optimizer=optimizer, name="checked_model", jit_compile=False)
 
     bad = x.copy()
     bad[-1, 0] = 1000.0

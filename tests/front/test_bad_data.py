@@ -160,8 +160,7 @@ def test_a_step_that_fails_names_whose_operation_it_was_and_changes_nothing():
 def test_a_step_that_fails_repeats_what_the_plan_said_of_the_operation():
     edges = tf.constant([0, 5, 7, 2])
     mixes = Does(lambda x: x + tf.reduce_mean(tf.gather(x, edges)), name="graph")
-    model = keras.Sequential([keras.Input((3,)), mixes, keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)
+    model = stacked(keras.Input((3,)), mixes, keras.layers.Dense(1), jit_compile=False)
     said = r"indices\[\d\] = \d is not in \[0, 4\).*The plan says: not exact: in layer 'graph', GatherV2 .*place"
     with distributed(model) as front, pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){said}"):
         front.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.models import even_data
+from tests.support.models import even_data, stacked
 from tests.support.own_models import ByHand, Measured, OneLayer, OwnSteps
 from tests.support.training import QUIET, assert_equal_training
 
@@ -234,9 +234,8 @@ def metrics_of_its_own(front, model):
 
 
 def _trainer(name: str) -> keras.Model:
-    inner = keras.Sequential([keras.Input((5,)), layers.Dense(5, name=f"{name}_dense")], name=name)
-    inner.compile("sgd", "mse", metrics=["mae"], jit_compile=False)
-    return inner
+    dense = layers.Dense(5, name=f"{name}_dense")
+    return stacked(keras.Input((5,)), dense, name=name, metrics=["mae"], jit_compile=False)
 
 
 class Pretrained(OneLayer):

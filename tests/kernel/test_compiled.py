@@ -113,12 +113,11 @@ class _RangeOfValue(keras.layers.Layer):
 
 def _with_range(chosen: bool, jit_compile: bool) -> keras.Model:
     layers = keras.layers
-    model = keras.Sequential([
+    return stacked(
         keras.Input((5,)), layers.Dense(6, activation="gelu"), _RangeOfValue(chosen),
-        layers.Dense(6, activation="gelu"), layers.Dense(1),
-    ])  # fmt: skip
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
-    return model
+        layers.Dense(6, activation="gelu"), layers.Dense(1), optimizer=keras.optimizers.SGD(0.1),
+        jit_compile=jit_compile,
+    )  # fmt: skip
 
 
 @pytest.mark.quick("1-True", "2-False")

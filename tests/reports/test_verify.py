@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.support.compare import assert_same, named
 from tests.support.made_data import Batches
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, stacked
 from tests.support.plans import without_memory
 from tests.support.steps import OwnStep
 from tests.support.training import compiled, distributed, seeded
@@ -161,8 +161,7 @@ class OfNodes(keras.layers.Layer):
 
 @pytest.mark.usefixtures("float64")
 def test_statistics_of_a_constant_are_not_said_to_be_each_replicas_own():
-    data, model = dense_data(), keras.Sequential([keras.Input((5,)), OfNodes(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)
+    data, model = dense_data(), stacked(keras.Input((5,)), OfNodes(), keras.layers.Dense(1), jit_compile=False)
     with distributed(model, replicas=3) as front:
         table = front.verify(data.x, data.y, steps=2)
     assert "batch statistics" not in table
