@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named
-from tests.support.models import BATCH, DENSE, even_data, stacked
+from tests.support.models import BATCH, DENSE, even_data, ready, stacked
 from tests.support.plans import Does
 from tests.support.training import (
     QUIET,
@@ -181,8 +181,7 @@ def test_the_line_of_a_package_is_named_in_notes_and_errors(tmp_path, monkeypatc
     file.write_text(PACKAGE)
     monkeypatch.syspath_prepend(file.parent)
     package = importlib.import_module("picks")
-    model = seeded(lambda: package.Picks([keras.Input((3,)), keras.layers.Dense(1)]))
-    model.compile("sgd", jit_compile=False)
+    model = ready(seeded(lambda: package.Picks([keras.Input((3,)), keras.layers.Dense(1)])), "sgd", jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(np.ones((8, 3)), np.ones(8))
         assert f'and a replica has only its own (File "{file}", line 5, in compute_loss)' in plan

@@ -12,7 +12,7 @@ from tests.support.compare import (
     relative_error,
 )
 from tests.support.made_data import Batches
-from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model, stacked
+from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model, ready, stacked
 from tests.support.plans import Does, headed
 from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import (
@@ -123,8 +123,7 @@ def _unknown(y_true, y_pred):
 
 
 def test_a_number_of_which_it_is_not_known_how_it_counts_is_in_the_plan():
-    model, data = seeded(dense_model), dense_data(16)
-    model.compile(keras.optimizers.SGD(0.001), _unknown, jit_compile=False)
+    model, data = ready(seeded(dense_model), keras.optimizers.SGD(0.001), _unknown, jit_compile=False), dense_data(16)
     with distributed(model) as front:
         assert (
             "how loss '_unknown' makes one number of the examples is not known: it counts as a mean over them; for "
