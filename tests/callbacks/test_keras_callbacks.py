@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, in_order, named
+from tests.support.ended import Killed, kill
 from tests.support.models import BATCH, BY_NAME, DENSE, even_data
 from tests.support.recorded import HOOKS, error_of
 from tests.support.training import (
@@ -198,27 +199,14 @@ def _loaded(path: Path) -> dict:
     return {**named(model.weights), **named(model.optimizer.variables)}
 
 
-class Interrupting(CALLBACKS.Callback):
-    """Ends a training after some batches, as a lost process does."""
-
-    def __init__(self, batches: int):
-        super().__init__()
-        self.left = batches
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        if self.left == 0:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.long
 def test_backups_of_steps_and_broken_files(folders):
     def program(front, model):
         folder = next(folders)
         # Both have a file before the last one, to which they go back where the last is broken.
         backup = partial(CALLBACKS.BackupAndRestore, folder, save_freq=1, double_checkpoint=True)
-        with pytest.raises(KeyboardInterrupt):
-            _fit(front, backup(), Interrupting(5))
+        with pytest.raises(Killed):
+            _fit(front, backup(), kill(5))
         (last,) = (path for path in folder.rglob("*.h5") if "prev" not in str(path.relative_to(folder)))
         last.write_bytes(b"cut off")
         said = error_of(lambda: _fit(front, backup()))
@@ -231,17 +219,9 @@ def test_backup_and_restore_continues(folders):
     """BackupAndRestore brings an interrupted training back to its last epoch."""
     def program(front, model):
         folder = next(folders)
-
-        def interrupt(epoch, logs):
-            if epoch == 2 and not model.interrupted:
-                model.interrupted = True
-                raise KeyboardInterrupt
-
-        model.interrupted = False
-        stop = CALLBACKS.LambdaCallback(on_epoch_begin=interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            _fit(front, CALLBACKS.BackupAndRestore(folder), stop)
-        return {"history": _fit(front, CALLBACKS.BackupAndRestore(folder), stop), "epochs": model.history.epoch}
+        with pytest.raises(Killed):
+            _fit(front, CALLBACKS.BackupAndRestore(folder), kill(6))  # the first step of epoch 2
+        return {"history": _fit(front, CALLBACKS.BackupAndRestore(folder)), "epochs": model.history.epoch}
 
     outcome = assert_equal_training(DENSE, program, replicas=2)
     assert outcome.result["epochs/0"] == 2

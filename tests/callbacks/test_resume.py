@@ -5,8 +5,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from autodist_keras.callbacks.resume.state_files import StateFiles
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained
 from tests.support.ended import Killed, kill
 from tests.support.models import stacked
+from tests.support.programs import printed_by
 from tests.support.training import distributed, run, seeded
 
 EXAMPLES, BATCH, EPOCHS = 24, 4, 3
@@ -350,19 +349,10 @@ def test_what_else_is_refused(tmp_path: Path):
         )
 
 
-def killed_program(folder: Path, kills: int, *arguments: str, spec: str = "", **options) -> dict[str, Any]:
-    """What `tests.support.killed` prints."""
-    command = [sys.executable, "-m", "tests.support.killed", str(folder), str(kills), *arguments]
-    done = subprocess.run(command, input=spec, capture_output=True, text=True, timeout=900, **options)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 @pytest.mark.quick("2")
 @pytest.mark.parametrize("kills", [2, 10])
 def test_a_program_that_is_killed_again_and_again(kills: int, tmp_path: Path):
     """By SIGKILL, at random moments, states being written in the background."""
-    found = killed_program(tmp_path, kills)
+    found = json.loads(printed_by("killed", tmp_path, kills, timeout=900).splitlines()[-1])
     assert found["later"] >= kills // 2 and found["numbers"] > 10
     assert not found["differ"]

@@ -17,7 +17,7 @@ from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.ended import Killed, kill
 from tests.support.made_data import Batches
-from tests.support.models import stacked
+from tests.support.models import ready, stacked
 from tests.support.training import distributed, seeded
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
@@ -146,9 +146,7 @@ def _gan(rate: float) -> keras.Model:
             super().compile("sgd", "mse")
             self.first, self.second = first, second
 
-    model = Two([keras.Input((5,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(rate), keras.optimizers.SGD(0.1))
-    return model
+    return ready(Two([keras.Input((5,)), keras.layers.Dense(1)]), keras.optimizers.SGD(rate), keras.optimizers.SGD(0.1))
 
 
 CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {

@@ -12,6 +12,7 @@ from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
 from tests.support.compare import assert_same, in_order
 from tests.support.ended import Killed, kill
+from tests.support.models import ready
 from tests.support.training import distributed
 
 
@@ -20,9 +21,7 @@ def nested(loss: str = "mse") -> keras.Model:
     keras.utils.set_random_seed(5)
     inputs, outer = keras.Input((3,)), keras.Input((3,))
     inner = keras.Model(inputs, keras.layers.Dense(4, activation="tanh")(inputs))
-    model = keras.Model(outer, keras.layers.Dense(1)(inner(outer)))
-    model.compile("adam", loss)
-    return model
+    return ready(keras.Model(outer, keras.layers.Dense(1)(inner(outer))), "adam", loss)
 
 
 def fit(model: keras.Model, folder: Path, *callbacks: Any, every: int = 1, **options: Any) -> dict[str, Any]:

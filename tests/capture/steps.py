@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from tests.support.models import dense_data
+from tests.support.models import dense_data, ready
 from tests.support.steps import OwnStep
 from tests.support.training import distributed, seeded
 
@@ -46,8 +46,7 @@ def stepping(step: Callable[[keras.Model, Any], None], prepare: Callable = lambd
 
 def compiled(build: Callable[[], keras.Model]) -> keras.Model:
     """The model with its weights and an optimizer with memory."""
-    model = seeded(build)
-    model.compile(keras.optimizers.SGD(0.2, momentum=0.5, name="sgd"), jit_compile=False)
+    model = ready(seeded(build), keras.optimizers.SGD(0.2, momentum=0.5, name="sgd"), jit_compile=False)
     model(DATA.x)
     return model
 

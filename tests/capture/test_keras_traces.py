@@ -15,7 +15,7 @@ from tests.capture.steps import DATA, compiled, gradients_of, stepping
 from tests.kernel.graphs import machine, placed
 from tests.support.compare import assert_same, named
 from tests.support.graphs import captured
-from tests.support.models import BY_NAME, Data
+from tests.support.models import BY_NAME, Data, ready, stacked
 from tests.support.optimizers import make_optimizer
 from tests.support.steps import OwnStep
 from tests.support.training import assert_equal_training, distributed, seeded
@@ -99,8 +99,7 @@ def test_a_custom_step_is_weighted_as_it_scales(scaled: bool):
 
 def test_two_optimizers_are_two_occurrences():
     reference = BY_NAME["adversarial"]
-    model = seeded(reference.build)
-    model.compile(make_optimizer("adam"), make_optimizer("momentum"), jit_compile=False)
+    model = ready(seeded(reference.build), make_optimizer("adam"), make_optimizer("momentum"), jit_compile=False)
     data = reference.data()
     found = captured(model, data.x, data.y).item
     by_occurrence = {occurrence: [] for occurrence in (0, 1)}
@@ -206,8 +205,7 @@ class Draws(layers.Layer):
 
 
 def test_a_generators_stream_is_each_replicas_own():
-    model = seeded(lambda: keras.Sequential([keras.Input((2,), name="x"), Draws()], name="noisy"))
-    model.compile("sgd", "mse", jit_compile=False)
+    model = seeded(lambda: stacked(keras.Input((2,), name="x"), Draws(), name="noisy", jit_compile=False))
     found = captured(model, np.zeros((4, 2)), None, "predict").item
     assert [variable.kind for variable in found.variables if variable.handle] == ["seed"]
     alone = model.predict(np.zeros((2, 2)), verbose=0)

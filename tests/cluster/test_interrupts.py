@@ -13,11 +13,10 @@ import pytest
 from tests.cluster.hurting import agents, children
 from tests.cluster.over_hosts import nothing_left
 from tests.conftest import OF_KERAS
+from tests.support.programs import ROOT, printed_by
 from tests.support.waiting import HANGS, until
 
 pytestmark = [pytest.mark.usefixtures("known_hosts", "nothing_stays"), pytest.mark.filterwarnings(OF_KERAS)]
-
-ROOT = Path(__file__).parents[2]
 
 
 def line_of(program, seconds):
@@ -55,7 +54,4 @@ def test_an_interrupt_ends_the_fit_and_the_next_one_works_and_a_killed_chief_lea
 @pytest.mark.parametrize("way", ["waiting", "ahead", "apart"])
 def test_interrupted_again_and_again(network, way):
     """Replicas that wait for each other take their rows from data pipelines on the machines."""
-    command = [sys.executable, "-m", "tests.support.interrupted", "5", way, "hosts"]
-    spec = json.dumps(network.spec()) + "\n"
-    run = subprocess.run(command, cwd=ROOT, input=spec, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
+    printed_by("interrupted", 5, way, "hosts", spec=json.dumps(network.spec()) + "\n")

@@ -1,15 +1,13 @@
 """A model with more than 2 GiB in one variable: protobuf's limit, and that of many counts, are in no way."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.over_hosts import nothing_left
 from tests.support.compare import TOLERANCE
+from tests.support.programs import printed_by
 
 PEAK = 13
 """GB. The table takes 2.1 of them in each place where it is."""
@@ -18,11 +16,8 @@ PEAK = 13
 def assert_equal(case: str, folder: Path, spec: str = "", **variables: str) -> None:
     """Run a case of `tests.support.large` in a process of its own."""
     # With oneDNN, TensorFlow keeps memory that it has freed: the peak would be its allocator's.
-    variables = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", **variables}
-    command = [sys.executable, "-m", "tests.support.large", case, str(folder)]
-    done = subprocess.run(command, input=spec, capture_output=True, text=True, timeout=600, env=variables)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    printed = printed_by("large", case, folder, spec=spec, timeout=600, TF_ENABLE_ONEDNN_OPTS="0", **variables)
+    found = json.loads(printed.splitlines()[-1])
     assert found["difference"] < TOLERANCE
     assert found["peak"] < PEAK
 
@@ -45,14 +40,9 @@ def test_it_trains_over_two_hosts(network, tmp_path: Path):
 @pytest.mark.long
 def test_a_training_over_two_hosts_that_is_killed_twenty_times(network, tmp_path: Path):
     """By SIGKILL at random moments: the program, its agent here, the agent there. Each start has agents of its own."""
-    cluster = network.pair(), network.hosts[1].pid
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.support.killed", str(tmp_path), "20", "hosts"]
-    done = subprocess.run(
-        command, input=json.dumps(cluster), capture_output=True, text=True, timeout=900,
-        env={**os.environ, "HOME": str(network.home)},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    cluster = json.dumps((network.pair(), network.hosts[1].pid))
+    printed = printed_by("killed", tmp_path, 20, "hosts", spec=cluster, timeout=900, HOME=str(network.home))
+    found = json.loads(printed.splitlines()[-1])
     assert found["killed"] == {"program": 10, "agent here": 5, "agent there": 5}
     assert found["later"] >= 10 and found["numbers"] > 10
     assert not found["differ"]

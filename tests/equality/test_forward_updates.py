@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.strategy import PS
-from tests.support.models import dense_data, stacked
+from tests.support.models import dense_data, ready, stacked
 from tests.support.steps import Adversarial, OwnStep
 from tests.support.strategies import BUILDERS
 from tests.support.training import QUIET, assert_equal_training, compiled, distributed
@@ -36,9 +36,7 @@ def _spectral() -> keras.Model:
     x = keras.Input((5,))
     hidden = layers.SpectralNormalization(layers.Dense(4, activation="tanh", name="one"), power_iterations=2)(x)
     shared = layers.SpectralNormalization(layers.Dense(4, name="two"), name="shared")
-    model = keras.Model(x, Decaying(1, name="out")(shared(shared(hidden))))
-    model.compile("adam", "mse", metrics=["mae"])
-    return model
+    return ready(keras.Model(x, Decaying(1, name="out")(shared(shared(hidden)))), "adam", "mse", metrics=["mae"])
 
 
 def _program(front, model):
@@ -87,9 +85,7 @@ class Clipped(OwnStep):
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "UnevenPartitionedPS", "Mixed"])
 def test_weights_that_are_clipped_after_the_update(builder: str):
     def build():
-        model = Clipped()
-        model.compile(keras.optimizers.Adam(0.1))
-        return model
+        return ready(Clipped(), keras.optimizers.Adam(0.1))
 
     def program(front, model):
         data = dense_data()
@@ -102,9 +98,7 @@ def test_weights_that_are_clipped_after_the_update(builder: str):
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
 def test_an_adversary_with_such_a_critic(builder: str):
     def build():
-        model = SpectralCritic()
-        model.compile("adam", keras.optimizers.SGD(0.1, momentum=0.5, name="critic_sgd"))
-        return model
+        return ready(SpectralCritic(), "adam", keras.optimizers.SGD(0.1, momentum=0.5, name="critic_sgd"))
 
     def program(front, model):
         rng = np.random.default_rng(1)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce, Parallax
 from tests.support.compare import assert_same, in_order, named
-from tests.support.models import BATCH, dense_data
+from tests.support.models import BATCH, dense_data, ready, stacked
 from tests.support.training import distributed, seeded, trained
 
 CAST = AllReduce(compressor="HorovodCompressor")
@@ -31,9 +31,7 @@ def _model(inputs: int = 3) -> keras.Model:
 
 
 def _compiled(optimizer=lambda: keras.optimizers.SGD(0.1, momentum=0.5, name="sgd")) -> keras.Model:
-    model = seeded(_model)
-    model.compile(optimizer(), "mse")
-    return model
+    return ready(seeded(_model), optimizer(), "mse")
 
 
 def _fit(front, epochs: int, x: np.ndarray, y: np.ndarray) -> list[float]:
@@ -144,8 +142,7 @@ def test_the_residuals_of_another_model_are_refused():
     with distributed(_compiled(), share_memory=None, strategy=FEEDBACK) as front:
         _fit(front, 1, x, y)
         state = front.compressor_state()
-    wider = _model(4)
-    wider.compile("sgd", "mse")
+    wider = ready(_model(4), "sgd", "mse")
     x_wide = np.concatenate([x, x[:, :1]], axis=1)
     refusal = r"kernel@replica0 : float64\[4,6\] cannot be set to float64\[3"
     with distributed(wider, share_memory=None, strategy=FEEDBACK) as front:
@@ -179,9 +176,8 @@ def test_a_step_that_fails_leaves_the_residuals_as_they_were(builder: AllReduce)
 
     def build() -> keras.Model:
         tail = [Checked(name="checked"), keras.layers.Dense(4, name="first"), keras.layers.Dense(1, name="out")]
-        model = keras.Sequential([keras.Input((3,), name="x"), *tail], name="checked_model")
-        model.compile(keras.optimizers.SGD(0.1, name="sgd"), "mse", jit_compile=False)
-        return model
+        optimizer = keras.optimizers.SGD(0.1, name="sgd")
+        return stacked(keras.Input((3,), name="x"), *tail, optimizer=optimizer, name="checked_model", jit_compile=False)
 
     bad = x.copy()
     bad[-1, 0] = 1000.0

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from tests.support.models import Data, ReferenceModel, dense_data
+from tests.support.models import Data, ReferenceModel, dense_data, ready
 from tests.support.plans import notes_of
 from tests.support.steps import Adversarial, OwnLoss, OwnStep
 from tests.support.training import assert_equal_training, distributed, seeded
@@ -112,8 +112,7 @@ def _triplets() -> Data:
 def test_triplets():
     case = ReferenceModel("siamese", Siamese, _triplets, dict)
     assert_equal_training(case, optimizer="sgd", replicas=3)
-    model = seeded(Siamese)
-    model.compile("sgd", jit_compile=False)
+    model = ready(seeded(Siamese), "sgd", jit_compile=False)
     with distributed(model, replicas=3) as front:
         assert "is the model's own" not in front.plan(_triplets().x)
 
@@ -122,8 +121,7 @@ def test_triplets():
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_exact_has_no_note(name: str):
     data = dense_data(16)
-    model = seeded(_case(name).build)
-    model.compile("sgd", jit_compile=False)
+    model = ready(seeded(_case(name).build), "sgd", jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(data.x, data.y)
     assert "not exact" not in plan and "is the model's own" not in plan and "whether" not in plan, plan
@@ -165,8 +163,7 @@ def test_what_is_neither_a_sum_nor_a_mean_is_named(caplog):
     (note,) = notes_of(build, data.x, data.y)
     said = "not exact: the step's loss makes a value of the whole batch that is no mean over its examples, by Sqrt ("
     assert note.startswith(said) and f'(File "{__file__}", line ' in note
-    model = seeded(build)
-    model.compile("sgd", jit_compile=False)
+    model = ready(seeded(build), "sgd", jit_compile=False)
     with distributed(model) as front:
         front.fit(data.x, data.y, batch_size=8, verbose=0)
     assert any(said in message for message in caplog.messages)
@@ -176,7 +173,6 @@ def test_a_loss_that_is_not_known_has_the_note():
     def along_some_axis(model, x, y, predicted):
         return tf.cumsum(_errors(y, predicted), tf.cast(tf.argmax(tf.random.normal((2,))), "int32"))
 
-    data, model = dense_data(16), seeded(lambda: Differentiates(along_some_axis))
-    model.compile("sgd", jit_compile=False)
+    data, model = dense_data(16), ready(seeded(lambda: Differentiates(along_some_axis)), "sgd", jit_compile=False)
     with distributed(model) as front:
         assert "how train_step" in (plan := front.plan(data.x, data.y)) and "it counts as a mean" in plan

@@ -10,6 +10,7 @@ from keras import ops
 
 from autodist_core import CaptureError, whole_batch
 from autodist_keras.losses import WholeBatch
+from tests.support.models import stacked
 from tests.support.steps import OwnLoss
 from tests.support.training import assert_equal_training, distributed, seeded
 
@@ -43,12 +44,10 @@ class Centred(keras.layers.Layer):
 
 
 def model(loss, layers=(), **compiled):
-    network = keras.Sequential([
+    return stacked(
         keras.Input((FEATURES,)), keras.layers.Dense(8, activation="tanh"), *(layer() for layer in layers),
-        keras.layers.Dense(4, use_bias=False),
-    ])
-    network.compile("adam", loss, **compiled)
-    return network
+        keras.layers.Dense(4, use_bias=False), optimizer="adam", loss=loss, **compiled,
+    )
 
 
 def of_whole_batch(labels, embeddings):
@@ -74,12 +73,10 @@ def masked():
     def unlike_the_mean(labels, values):
         return ops.sum(ops.square(values - ops.mean(values, axis=0)), axis=-1)
 
-    network = keras.Sequential([
+    return stacked(
         keras.Input((3, 2)), keras.layers.Masking(), keras.layers.LSTM(4, return_sequences=True),
-        keras.layers.Dense(2, use_bias=False),
-    ])
-    network.compile("sgd", WholeBatch(unlike_the_mean))
-    return network
+        keras.layers.Dense(2, use_bias=False), loss=WholeBatch(unlike_the_mean),
+    )
 
 
 def of_sequences(front, _):

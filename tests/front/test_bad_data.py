@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named
-from tests.support.models import BATCH, DENSE, even_data, stacked
+from tests.support.models import BATCH, DENSE, even_data, ready, stacked
 from tests.support.plans import Does
 from tests.support.training import (
     QUIET,
@@ -160,8 +160,7 @@ def test_a_step_that_fails_names_whose_operation_it_was_and_changes_nothing():
 def test_a_step_that_fails_repeats_what_the_plan_said_of_the_operation():
     edges = tf.constant([0, 5, 7, 2])
     mixes = Does(lambda x: x + tf.reduce_mean(tf.gather(x, edges)), name="graph")
-    model = keras.Sequential([keras.Input((3,)), mixes, keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)
+    model = stacked(keras.Input((3,)), mixes, keras.layers.Dense(1), jit_compile=False)
     said = r"indices\[\d\] = \d is not in \[0, 4\).*The plan says: not exact: in layer 'graph', GatherV2 .*place"
     with distributed(model) as front, pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){said}"):
         front.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)
@@ -182,8 +181,7 @@ def test_the_line_of_a_package_is_named_in_notes_and_errors(tmp_path, monkeypatc
     file.write_text(PACKAGE)
     monkeypatch.syspath_prepend(file.parent)
     package = importlib.import_module("picks")
-    model = seeded(lambda: package.Picks([keras.Input((3,)), keras.layers.Dense(1)]))
-    model.compile("sgd", jit_compile=False)
+    model = ready(seeded(lambda: package.Picks([keras.Input((3,)), keras.layers.Dense(1)])), "sgd", jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(np.ones((8, 3)), np.ones(8))
         assert f'and a replica has only its own (File "{file}", line 5, in compute_loss)' in plan

@@ -13,7 +13,7 @@ from autodist_core.errors import CaptureError, ResourceSpecError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
-from tests.support.models import DENSE, dense_data, stacked
+from tests.support.models import DENSE, dense_data, ready, stacked
 from tests.support.training import QUIET, compiled, distributed, seeded
 
 # What is wrapped, and on what
@@ -176,8 +176,7 @@ def test_the_plan_of_what_is_no_batch():
 
 def test_a_fixed_batch_size_is_refused_by_the_plan_as_by_fit():
     inputs = keras.Input(batch_shape=(4, 5), name="x")
-    model = keras.Model(inputs, keras.layers.Dense(1)(inputs), name="fixed")
-    model.compile("sgd", "mse")
+    model = ready(keras.Model(inputs, keras.layers.Dense(1)(inputs), name="fixed"), "sgd", "mse")
     data = dense_data(4)
     with distributed(model) as front:
         for call in (front.plan, front.fit):
@@ -271,8 +270,7 @@ def test_numbers_that_stay_within_an_example_or_the_slice_are_not_refused(take):
     (lambda x: tf.eye(8, dtype=x.dtype) @ x, "MatMul"),
 ], ids=["reshaped", "added", "multiplied"])  # fmt: skip
 def test_an_operation_on_batches_of_one_size_is_refused_before_training(fixed, operation):
-    data, model = dense_data(16), OfEight(fixed)
-    model.compile("sgd", "mse", jit_compile=False)
+    data, model = dense_data(16), ready(OfEight(fixed), "sgd", "mse", jit_compile=False)
     expected = rf"{operation} \(of_eight.*\) in the training step fixes how many .*2 replicas .*-1 in the shape"
     with distributed(model) as front:
         for call in (front.plan, partial(front.fit, batch_size=8, verbose=0)):

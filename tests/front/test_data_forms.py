@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.made_data import Batches
-from tests.support.models import BY_NAME, DENSE, ReferenceModel, dense_data
+from tests.support.models import BY_NAME, DENSE, ReferenceModel, dense_data, ready
 from tests.support.training import (
     assert_equal_training,
     distributed,
@@ -108,8 +108,7 @@ def test_inputs_as_a_list_and_as_a_dict_are_different_batches():
     """A dict flattens in the order of its keys, which need not be that of the inputs."""
     inputs = [keras.Input((3,), name="z"), keras.Input((3,), name="a")]
     hidden = keras.layers.Subtract()([inputs[0], keras.ops.multiply(inputs[1], 3.0)])
-    model = keras.Model(inputs, keras.layers.Dense(1, name="out")(hidden))
-    model.compile("sgd", "mse", jit_compile=False)
+    model = ready(keras.Model(inputs, keras.layers.Dense(1, name="out")(hidden)), "sgd", "mse", jit_compile=False)
     rng = np.random.default_rng(3)
     first, second, y = rng.normal(size=(7, 3)), rng.normal(size=(7, 3)), rng.normal(size=(7, 1))
     forms = [first, second], {"z": first, "a": second}, {"a": second, "z": first}

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, flat
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, ready
 from tests.support.steps import ComparesInInference
 from tests.support.training import assert_equal_training, distributed, seeded
 
@@ -49,8 +49,7 @@ def test_outputs_of_names_that_look_alike_are_two():
             return {"one": one, "other": other}
 
     x = np.random.default_rng(0).normal(size=(8, 4))
-    model = Halves()
-    model.compile("sgd", "mse")
+    model = ready(Halves(), "sgd", "mse")
     expected = model.predict(x, verbose=0)
     with distributed(model, replicas=2) as front:
         assert_same(expected, front.predict(x, verbose=0))

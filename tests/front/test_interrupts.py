@@ -2,11 +2,9 @@
 
 import gc
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -15,17 +13,14 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from tests.support.models import dense_data, dense_model
+from tests.support.programs import printed_by
 from tests.support.training import distributed, seeded
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("way, interrupts", [("ahead", 40), ("waiting", 40), ("apart", 40)])
 def test_interrupted_again_and_again(way: str, interrupts: int):
-    command = [sys.executable, "-m", "tests.support.interrupted", str(interrupts), way]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
+    printed_by("interrupted", interrupts, way)
 
 
 @pytest.fixture

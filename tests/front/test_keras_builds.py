@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.compare import assert_same, named
-from tests.support.models import DENSE, even_data
+from tests.support.models import DENSE, even_data, stacked
 from tests.support.own_models import OneLayer
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
@@ -33,9 +33,8 @@ def test_a_sequential_model_takes_batches_of_all_sizes(by: str):
 
     def build():
         first = [keras.Input(batch_shape=(8, 5))] if BUILT[by] is None else []
-        model = keras.Sequential([*first, layers.Dense(3, name="first"), layers.Dense(1, name="out")], name="small")
-        model.compile("sgd", "mse", jit_compile=False)
-        return model
+        dense = layers.Dense(3, name="first"), layers.Dense(1, name="out")
+        return stacked(*first, *dense, name="small", jit_compile=False)
 
     def program(front, model):
         if BUILT[by] is not None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.models import even_data
+from tests.support.models import even_data, ready, stacked
 from tests.support.own_models import ByHand, Measured, OneLayer, OwnSteps
 from tests.support.training import QUIET, assert_equal_training
 
@@ -30,9 +30,7 @@ def case(build: Callable[[], keras.Model], **settings):
     """A case of the table: what makes a model, `compile`'s arguments, and a program."""
 
     def compiled() -> keras.Model:
-        model = build()
-        model.compile(**{"optimizer": "sgd", "jit_compile": False, **settings})
-        return model
+        return ready(build(), **{"optimizer": "sgd", "jit_compile": False, **settings})
 
     def add(program):
         CASES[program.__name__.strip("_")] = compiled, program
@@ -234,9 +232,8 @@ def metrics_of_its_own(front, model):
 
 
 def _trainer(name: str) -> keras.Model:
-    inner = keras.Sequential([keras.Input((5,)), layers.Dense(5, name=f"{name}_dense")], name=name)
-    inner.compile("sgd", "mse", metrics=["mae"], jit_compile=False)
-    return inner
+    dense = layers.Dense(5, name=f"{name}_dense")
+    return stacked(keras.Input((5,)), dense, name=name, metrics=["mae"], jit_compile=False)
 
 
 class Pretrained(OneLayer):

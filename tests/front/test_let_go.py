@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 
-from tests.support.models import BY_NAME
+from tests.support.models import BY_NAME, ready
 from tests.support.training import distributed, fit
 
 
@@ -36,9 +36,7 @@ def _with_custom_gradient() -> keras.Model:
 
 
 def _own_step() -> keras.Model:
-    model = BY_NAME["own_step"].build()
-    model.compile("adam", jit_compile=False)
-    return model
+    return ready(BY_NAME["own_step"].build(), "adam", jit_compile=False)
 
 
 def _graphs() -> set[int]:

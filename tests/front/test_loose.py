@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import keras
@@ -20,17 +20,21 @@ from tests.support.training import assert_equal_training, compiled, distributed
 WIDTH = 3
 
 
-class Slow(keras.layers.Layer):
-    """Takes a while for rows whose first entry is above 1."""
+class Calls(keras.layers.Layer):
+    """Calls a function with the rows of a replica, and passes them on."""
+
+    def __init__(self, function: Callable) -> None:
+        super().__init__()
+        self.function = function
 
     def call(self, x):
-        def wait(rows):
-            time.sleep(0.03 if rows[0, 0] > 1.0 else 0.0)
+        def called(rows):
+            self.function(rows)
             return rows
 
-        found = tf.py_function(wait, [x], x.dtype)
+        found = tf.py_function(called, [x], x.dtype)
         found.set_shape(x.shape)
-        return found + 0.0 * x
+        return tf.stop_gradient(found) * 0.0 + x
 
 
 def _linear(optimizer="sgd", first: Sequence[keras.layers.Layer] = ()) -> keras.Model:
@@ -51,23 +55,18 @@ def _fit(front, x, y, **options):
     return front.fit(x, y, **{"batch_size": 6, "shuffle": False, "verbose": 0, **options})
 
 
-class Meets(keras.layers.Layer):
+class Meets(Calls):
     """Notes which batch each replica begins. The last one ends its batch when the first is `bound` batches ahead.
 
     Each row says of which batch it is, and of which replica's part.
     """
 
     def __init__(self, bound: int, batches: int) -> None:
-        super().__init__()
+        super().__init__(self.begin)
         self.bound, self.batches = bound, batches
         self.moved, self.begun, self.leads = threading.Condition(), {}, []
 
-    def call(self, x):
-        found = tf.py_function(self._begin, [x], x.dtype)
-        found.set_shape(x.shape)
-        return tf.stop_gradient(found) * 0.0 + x
-
-    def _begin(self, rows):
+    def begin(self, rows):
         batch, replica = (int(number) for number in rows[0, :2])
         with self.moved:
             self.begun[replica] = batch
@@ -77,7 +76,6 @@ class Meets(keras.layers.Layer):
                 # Nothing more can come to pass; a replica that may go on would within this time.
                 further = self.moved.wait_for(lambda: self.begun.get(0, -1) > batch + self.bound, 0.05)
                 self.leads.append((ahead, further))
-        return rows
 
 
 @pytest.mark.quick("3")
@@ -168,24 +166,12 @@ def test_a_failing_replica_ends_the_fit_and_the_next_one_works(builder):
         assert all(np.isfinite(weight).all() for weight in model.get_weights())
 
 
-class Interrupts(keras.layers.Layer):
-    """Ctrl-C for this process in the middle of a step, where a row begins with a large number."""
-
-    def call(self, x):
-        def interrupt(rows):
-            if rows[0, 0] > 1.0:
-                os.kill(os.getpid(), signal.SIGINT)
-            return rows
-
-        found = tf.py_function(interrupt, [x], x.dtype)
-        found.set_shape(x.shape)
-        return tf.stop_gradient(found) * 0.0 + x
-
-
 def test_an_interrupt_ends_the_fit_and_leaves_the_model_usable():
+    """Ctrl-C comes in the middle of a step, where a row begins with a large number."""
+    interrupts = Calls(lambda rows: rows[0, 0] > 1.0 and os.kill(os.getpid(), signal.SIGINT))
     x, y = _data(400, 6)
     x[10 * 6] += 2.0
-    model = _linear(first=[Interrupts()])
+    model = _linear(first=[interrupts])
     with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
         _fit(front, x[:12], y[:12])
         with pytest.raises(KeyboardInterrupt):
@@ -249,7 +235,8 @@ def test_an_update_that_fails_ends_the_fit_and_the_next_one_works(builder):
 
 def test_all_batches_before_a_failing_one_are_trained():
     """Those too that another replica still computes when it fails."""
-    model = stacked(keras.Input((1,)), Slow(), keras.layers.Embedding(5, 2), keras.layers.Flatten())
+    slow = Calls(lambda rows: time.sleep(0.03 if rows[0, 0] > 1.0 else 0.0))
+    model = stacked(keras.Input((1,)), slow, keras.layers.Embedding(5, 2), keras.layers.Flatten())
     x, y = np.ones((19, 1)), np.ones((19, 2))
     x[6] = 2  # the second batch takes the first replica long
     x[17] = 7  # in the third batch; the fourth has a single row, for which another graph is built

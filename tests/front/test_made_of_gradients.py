@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.strategy import PS
-from tests.support.models import dense_data
+from tests.support.models import dense_data, ready
 from tests.support.steps import LooksUp, OwnStep
 from tests.support.training import assert_equal_training, distributed, seeded
 
@@ -175,8 +175,7 @@ def _model(name: str) -> Watched:
             loss, gradients = self.loss_and_gradients(data)
             return {"loss": loss, **(STEPS | {"another loss": _of_another_loss})[name](self, loss, gradients)}
 
-    model = Stepping()
-    model.compile(keras.optimizers.Adam(0.05, name="adam"), jit_compile=False)
+    model = ready(Stepping(), keras.optimizers.Adam(0.05, name="adam"), jit_compile=False)
     model(DATA.x)
     return model
 
@@ -246,9 +245,7 @@ def test_of_rows(builder: str, replicas: int):
     ids, y = random.integers(0, 9, (11, 3)).astype("int32"), random.normal(size=(11, 1))
 
     def build() -> keras.Model:
-        model = Looks(9, 4)
-        model.compile(keras.optimizers.Adagrad(0.1), "mse", jit_compile=False)
-        return model
+        return ready(Looks(9, 4), keras.optimizers.Adagrad(0.1), "mse", jit_compile=False)
 
     def program(front, model):
         return front.fit(ids, y, **QUIET).history

@@ -12,7 +12,7 @@ from autodist_keras import DistributedModel
 from autodist_keras.capture.optimizer_kernels import kernels_of
 from tests.support.compare import assert_equally_trained, relative_error
 from tests.support.graphs import ops_of, training_graph
-from tests.support.models import BATCH, ReferenceModel, dense_data, dense_model
+from tests.support.models import BATCH, ReferenceModel, dense_data, dense_model, ready
 from tests.support.training import compiled, distributed, seeded, train_distributed
 
 SGD, ADAM = keras.optimizers.SGD, keras.optimizers.Adam
@@ -123,8 +123,7 @@ def test_an_instance_with_an_update_of_its_own_keeps_it():
 
 
 def test_the_hooks_are_gone_after_training():
-    model, data = dense_model(), dense_data(6)
-    model.compile("adam", "mse")
+    model, data = ready(dense_model(), "adam", "mse"), dense_data(6)
     with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
         dm.fit(data.x, data.y, epochs=1, verbose=0)
     assert "update_step" not in vars(model.optimizer)

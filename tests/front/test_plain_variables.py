@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from autodist_core.runtime.local.session import LocalSession
 from tests.support.compare import flat
-from tests.support.models import DENSE, even_data
+from tests.support.models import DENSE, even_data, ready
 from tests.support.training import QUIET, assert_equal_training, distributed, fit, seeded
 
 pytestmark = pytest.mark.oldest
@@ -34,8 +34,7 @@ class Counting(keras.Model):
 
 
 def counting() -> keras.Model:
-    model = seeded(Counting)
-    model.compile("adam", "mse", jit_compile=False)
+    model = ready(seeded(Counting), "adam", "mse", jit_compile=False)
     model(even_data().x[:1])
     return model
 

@@ -18,7 +18,7 @@ from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.reports import model_plan
 from tests.support.graphs import captured
-from tests.support.models import BY_NAME
+from tests.support.models import BY_NAME, ready
 from tests.support.steps import OwnStep
 from tests.support.strategies import BUILDERS, HAND_WRITTEN, HandWritten, serve, strategy_named
 from tests.support.training import seeded
@@ -110,8 +110,7 @@ def _assert_strategy_is_placed(
 @pytest.mark.parametrize("machines", SPECS)
 def test_what_is_printed_is_placed(machines: str, name: str, optimizer: str):
     reference = BY_NAME[name]
-    model = seeded(reference.build)
-    model.compile(**reference.compile_arguments(optimizer))
+    model = ready(seeded(reference.build), **reference.compile_arguments(optimizer))
     item = captured(model, reference.data().x, reference.data().y).item
     spec = SPECS[machines]
     for builder in [*BUILDERS, *HAND_WRITTEN, *OTHERS]:
@@ -172,7 +171,6 @@ class HalfAServers(HandWritten):
 
 def test_a_plan_says_that_replicas_drift_where_what_kept_them_stays_whole():
     reference = BY_NAME["dense"]
-    data, model = reference.data(), seeded(reference.build)
-    model.compile(**reference.compile_arguments("adafactor"))
+    data, model = reference.data(), ready(seeded(reference.build), **reference.compile_arguments("adafactor"))
     placement = _assert_printed_is_placed(model, captured(model, data.x, data.y).item, ONE, HalfAServers(), False)
     assert placement.loose is not None

@@ -12,7 +12,7 @@ from tests.support.compare import (
     relative_error,
 )
 from tests.support.made_data import Batches
-from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model
+from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model, ready, stacked
 from tests.support.plans import Does, headed
 from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import (
@@ -123,8 +123,7 @@ def _unknown(y_true, y_pred):
 
 
 def test_a_number_of_which_it_is_not_known_how_it_counts_is_in_the_plan():
-    model, data = seeded(dense_model), dense_data(16)
-    model.compile(keras.optimizers.SGD(0.001), _unknown, jit_compile=False)
+    model, data = ready(seeded(dense_model), keras.optimizers.SGD(0.001), _unknown, jit_compile=False), dense_data(16)
     with distributed(model) as front:
         assert (
             "how loss '_unknown' makes one number of the examples is not known: it counts as a mean over them; for "
@@ -240,8 +239,7 @@ def test_the_plan_notes_casts_to_types_of_few_bits():
         return tf.reduce_mean(tf.square(tf.cast(y - predicted, tf.bfloat16)))
 
     half = Does(lambda x: tf.cast(tf.matmul(tf.cast(x, tf.float16), tf.ones((5, 5), tf.float16)), x.dtype), "half")
-    model, data = keras.Sequential([keras.Input((5,)), half, keras.layers.Dense(1)]), dense_data(8)
-    model.compile("sgd", loss, jit_compile=False)
+    model, data = stacked(keras.Input((5,)), half, keras.layers.Dense(1), loss=loss, jit_compile=False), dense_data(8)
     plan = distributed(model).plan(data.x, data.y)
     assert f"note: {ROUNDING}float16: half" in plan and f"note: {ROUNDING}bfloat16: the step itself" in plan
 

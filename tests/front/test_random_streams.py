@@ -142,8 +142,7 @@ def test_the_plan_says_that_metrics_draw():
     def broken_ties(y, predicted):
         return keras.ops.abs(y - predicted) + 1e-9 * tf.random.uniform(tf.shape(y), dtype=y.dtype)
 
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", metrics=[broken_ties], jit_compile=False)
+    model = stacked(keras.Input((3,)), keras.layers.Dense(1), metrics=[broken_ties], jit_compile=False)
     with distributed(model) as front:
         plan = front.plan(np.ones((4, 3)), np.ones((4, 1)))
     assert "note: not exact: each replica draws its own random numbers in the metrics; replica 0" in plan

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, named
-from tests.support.models import DENSE, ReferenceModel, dense_data, even_data
+from tests.support.models import DENSE, ReferenceModel, dense_data, even_data, ready
 from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
@@ -47,8 +47,7 @@ class TrainsByHand(OwnLoss, OwnStep):
 
 
 def _model(kind: Callable[[], keras.Model]) -> keras.Model:
-    model = seeded(kind)
-    model.compile(keras.optimizers.SGD(0.1, name="sgd"), jit_compile=False)
+    model = ready(seeded(kind), keras.optimizers.SGD(0.1, name="sgd"), jit_compile=False)
     model(dense_data().x)  # builds it
     return model
 

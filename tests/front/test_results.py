@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same
-from tests.support.models import DENSE, Data, ReferenceModel, dense_data
+from tests.support.models import DENSE, Data, ReferenceModel, dense_data, ready
 from tests.support.steps import OwnStep, ReadsAMetric
 from tests.support.training import assert_equal_training, distributed, seeded, train_distributed, train_plain
 
@@ -103,8 +103,7 @@ def test_integers_and_truth_values_are_those_of_the_whole_batch(rows: int):
 def test_what_cannot_be_joined_is_named_in_the_plan():
     data = dense_data()
     for kind, names in ((Returns, ()), (ReturnsUnknown, UNKNOWN)):
-        model = seeded(kind)
-        model.compile("sgd", jit_compile=False)
+        model = ready(seeded(kind), "sgd", jit_compile=False)
         with distributed(model) as front:
             notes = [line for line in front.plan(data.x, data.y).splitlines() if "note: result" in line]
         assert [note.split("'")[1] for note in notes] == sorted(names)
@@ -141,8 +140,7 @@ def test_a_term_of_unknown_rank_counts_as_what_it_is(scalar: bool):
 def test_a_metric_that_a_step_only_reads_has_its_value_on_every_replica():
     keras.utils.set_random_seed(7)
     x = np.random.default_rng(7).normal(size=(7, 3))
-    model = ReadsAMetric()
-    model.compile("sgd", "mse")
+    model = ready(ReadsAMetric(), "sgd", "mse")
     model(x)
     model.seen.total.assign(2.5)
     dm = distributed(model, replicas=3, share_memory=False)

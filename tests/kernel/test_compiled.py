@@ -16,7 +16,7 @@ from tests.equality.test_optimizers import OPTIMIZERS, REFERENCES
 from tests.kernel.graphs import ancestors, compiled, machine, placed
 from tests.support.compare import assert_same, named
 from tests.support.graphs import captured
-from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, dense_data, stacked
+from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, dense_data, ready, stacked
 from tests.support.training import assert_equal_training, distributed, fit, seeded
 
 EMBEDDING, LSTM = BY_NAME["embedding"], BY_NAME["lstm"]
@@ -113,12 +113,11 @@ class _RangeOfValue(keras.layers.Layer):
 
 def _with_range(chosen: bool, jit_compile: bool) -> keras.Model:
     layers = keras.layers
-    model = keras.Sequential([
+    return stacked(
         keras.Input((5,)), layers.Dense(6, activation="gelu"), _RangeOfValue(chosen),
-        layers.Dense(6, activation="gelu"), layers.Dense(1),
-    ])  # fmt: skip
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
-    return model
+        layers.Dense(6, activation="gelu"), layers.Dense(1), optimizer=keras.optimizers.SGD(0.1),
+        jit_compile=jit_compile,
+    )  # fmt: skip
 
 
 @pytest.mark.quick("1-True", "2-False")
@@ -138,8 +137,7 @@ def test_the_plan_says_which_part_of_the_update_stays_outside():
     data, optimizers = dense_data(8), keras.optimizers
     scaled = optimizers.LossScaleOptimizer(optimizers.SGD(0.1))
     for optimizer, outside in ((optimizers.SGD(0.1), False), (scaled, True)):
-        model = seeded(DENSE.build)
-        model.compile(optimizer, "mse", jit_compile=True)
+        model = ready(seeded(DENSE.build), optimizer, "mse", jit_compile=True)
         with distributed(model, replicas=2, share_memory=None) as front:
             note = next(line for line in str(front.plan(data.x, data.y)).splitlines() if "compiled by XLA" in line)
         assert "in one with the update" in note
@@ -180,9 +178,7 @@ def test_replicas_run_one_function_and_nothing_is_compiled_unless_asked_for():
 
     def calls(jit_compile: bool) -> list[list[str]]:
         def build_model():
-            model = DENSE.build()
-            model.compile("sgd", "mse", jit_compile=jit_compile)
-            return model
+            return ready(DENSE.build(), "sgd", "mse", jit_compile=jit_compile)
 
         item = captured(seeded(build_model), x, y).item
         graph = build(item, placed(item, AllReduce(), machine(2), share_memory=False)).graph_def

@@ -17,6 +17,7 @@ from tests.equality.test_more_models import MODELS as MORE
 from tests.kernel.graphs import SHAPES, ancestors, layered_variables, machine, placed, train
 from tests.support.compare import assert_same
 from tests.support.graphs import captured
+from tests.support.models import stacked
 from tests.support.training import compiled, distributed
 
 LAYERS, WIDTH = 5, 64
@@ -29,9 +30,7 @@ X = np.ones((4, WIDTH))
 def _item() -> GraphItem:
     """Layers of kernels in two parts, and of small biases."""
     layers = [keras.layers.Dense(WIDTH, "tanh", name=f"dense_{number}") for number in range(LAYERS)]
-    model = keras.Sequential([keras.Input((WIDTH,)), *layers])
-    model.compile("adam", "mse")
-    return captured(model, X, X).item
+    return captured(stacked(keras.Input((WIDTH,)), *layers, optimizer="adam"), X, X).item
 
 
 def _gathers(nodes) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autodist_core import whole_batch
 from autodist_core.errors import CaptureError
-from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, examples, values
+from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, descend, examples, values
 
 
 def _normalized(front: Any) -> Any:
@@ -23,26 +23,17 @@ def _normalized(front: Any) -> Any:
         logits = norm(tf.tanh(x @ net.kernel + net.bias), training=training) @ net.out
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
 
-    def descend(loss_of):
-        with tf.GradientTape() as tape:
-            loss = loss_of()
-        for variable, gradient in zip(trained, tape.gradient(loss, trained), strict=True):
-            variable.assign_sub(0.05 * gradient)
-        return loss
+    mean = front.function(lambda x, y: descend(lambda: tf.reduce_mean(losses(x, y, True)), trained, 0.05))
 
-    mean = front.function(lambda x, y: descend(lambda: tf.reduce_mean(losses(x, y, True))))
-    of_sum = front.function(
-        lambda x, y: descend(lambda: (tf.reduce_sum(losses(x, y, True)) + tf.nn.l2_loss(net.kernel)) / 13.0)
-    )
+    @front.function
+    def of_sum(x, y):
+        return descend(lambda: (tf.reduce_sum(losses(x, y, True)) + tf.nn.l2_loss(net.kernel)) / 13.0, trained, 0.05)
+
     evaluate = front.function(lambda x, y: tf.reduce_mean(losses(x, y, False)))
     seen = [[step(x, y) for step in (mean, of_sum, evaluate)] for x, y in batches(*examples())]
     plans = [step.plan(*next(batches(*examples()))) for step in (mean, of_sum) if hasattr(step, "plan")]
     assert not any("not exact" in plan or "is not known" in plan for plan in plans), plans
     return {"seen": seen, "weights": values(trained, norm.variables)}
-
-
-def test_synchronized_batch_normalization():
-    assert_equal_loops(_normalized, "AllReduce")
 
 
 def _contrastive(front: Any) -> Any:
@@ -56,23 +47,12 @@ def _contrastive(front: Any) -> Any:
         same = tf.cast(labels[:, None] == labels[None], scores.dtype)
         return tf.reduce_mean(tf.reduce_logsumexp(scores, 1) - tf.reduce_sum(same * scores, 1) / tf.reduce_sum(same, 1))
 
-    def descend(loss_of):
-        with tf.GradientTape() as tape:
-            loss = loss_of()
-        for variable, gradient in zip(net.variables, tape.gradient(loss, net.variables), strict=True):
-            variable.assign_sub(rate * (tf.zeros_like(variable) if gradient is None else gradient))
-        return loss
-
-    mean = front.function(lambda x, y: descend(lambda: apart(x, y) + tf.reduce_mean(net.losses(x, y))))
-    both = front.function(lambda x, y: descend(lambda: apart(x, y) + tf.reduce_sum(net.losses(x, y)) / 13.0))
+    mean = front.function(lambda x, y: net.train(lambda: apart(x, y) + net.loss(x, y), rate))
+    both = front.function(lambda x, y: net.train(lambda: apart(x, y) + tf.reduce_sum(net.losses(x, y)) / 13.0, rate))
     seen = [[step(x, y) for step in (mean, both)] for x, y in batches(*examples())]
     plans = [step.plan(*next(batches(*examples()))) for step in (mean, both) if hasattr(step, "plan")]
     assert not any("not exact" in plan or "is not known" in plan for plan in plans), plans
     return {"seen": seen, "weights": values(net.variables)}
-
-
-def test_a_loss_of_the_whole_batch():
-    assert_equal_loops(_contrastive, "PS")
 
 
 def _reduced(front: Any) -> Any:
@@ -84,10 +64,6 @@ def _reduced(front: Any) -> Any:
         return x - mean, total / count, mean, total
 
     return [step(x) for x, _ in batches(*examples())]
-
-
-def test_what_is_reduced_is_of_the_whole_batch():
-    assert_equal_loops(_reduced)
 
 
 def _changed_rows(front: Any) -> Any:
@@ -120,10 +96,13 @@ def _changed_rows(front: Any) -> Any:
     return {"seen": seen, "tables": values(tables, *(each.variables for each in optimizers))}
 
 
-@pytest.mark.quick("AllReduce")
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS"])
-def test_rows_that_are_changed_before_an_optimizer_gets_them_are_not_added_up(strategy: str):
-    assert_equal_loops(_changed_rows, strategy)
+@pytest.mark.quick("_normalized-AllReduce", "_contrastive-PS", "_reduced-PS", "_changed_rows-AllReduce")
+@pytest.mark.parametrize(("loop", "strategy"), [
+    (_normalized, "AllReduce"), (_contrastive, "PS"), (_reduced, "PS"),
+    *((_changed_rows, strategy) for strategy in ("PS", "AllReduce", "PartitionedPS")),
+])  # fmt: skip
+def test_a_loop_with_numbers_of_the_whole_batch_equals_one_device(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)
 
 
 @pytest.mark.parametrize("nested", ["conditional", "function"])

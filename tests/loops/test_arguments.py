@@ -13,6 +13,7 @@ from tests.support.loops import Net, assert_equal_loops, autodist, batches, desc
 
 
 def _nested(front: Any) -> Any:
+    """Nested arguments, keywords, defaults and flags."""
     net = Net()
 
     @front.function
@@ -34,17 +35,9 @@ def _nested(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-def test_nested_arguments_keywords_defaults_and_flags():
-    assert_equal_loops(_nested)
-
-
 def _arrays(front: Any) -> Any:
     step = front.function(lambda x, factor: (x * factor, tf.reduce_sum(x)))
     return [step(np.arange(6.0).reshape(3, 2), np.float64(2.0)), step(np.ones((2, 2)), tf.constant(3.0, tf.float64))]
-
-
-def test_arrays_and_numpy_numbers():
-    assert_equal_loops(_arrays)
 
 
 def _ragged_and_sparse(front: Any) -> Any:
@@ -71,10 +64,6 @@ def _ragged_and_sparse(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-def test_ragged_and_sparse_tensors_and_strings():
-    assert_equal_loops(_ragged_and_sparse)
-
-
 def _methods(front: Any) -> Any:
     class Trainer:
         def __init__(self, rate):
@@ -87,10 +76,6 @@ def _methods(front: Any) -> Any:
     trainers = [Trainer(0.1), Trainer(0.02)]
     seen = [[trainer.step(x, y) for trainer in trainers] for x, y in batches(*examples())]
     return {"seen": seen, "weights": [values(trainer.net.variables) for trainer in trainers]}
-
-
-def test_methods_of_two_instances():
-    assert_equal_loops(_methods)
 
 
 def _scaled(factor, x):
@@ -108,6 +93,7 @@ class _Halved:
 
 
 def _callables(front: Any) -> Any:
+    """An object, a partial function, a function of TensorFlow, a model and a lambda."""
     net = Net()
 
     @tf.function
@@ -122,10 +108,6 @@ def _callables(front: Any) -> Any:
     ]
 
 
-def test_objects_partial_functions_models_and_functions_of_tensorflow():
-    assert_equal_loops(_callables)
-
-
 def _whole(front: Any) -> Any:
     net = Net()
 
@@ -137,11 +119,6 @@ def _whole(front: Any) -> Any:
     weights, table = np.array([1.0, 0.5, 2.0]), {"rows": np.arange(6.0).reshape(3, 2)}
     seen = [step(x, y, weights, table=table) for x, y in batches(*examples())]
     return {"seen": seen, "weights": values(net.variables)}
-
-
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
-def test_whole_arrays(strategy: str):
-    assert_equal_loops(_whole, strategy)
 
 
 def _variables(front: Any) -> Any:
@@ -158,8 +135,12 @@ def _variables(front: Any) -> Any:
     return values([first, second])
 
 
-def test_variables_as_arguments():
-    assert_equal_loops(_variables)
+@pytest.mark.parametrize(("loop", "strategy"), [
+    *((loop, "PS") for loop in (_nested, _arrays, _ragged_and_sparse, _methods, _callables, _whole, _variables)),
+    (_whole, "AllReduce"),
+])  # fmt: skip
+def test_what_is_taken_counts_as_on_one_device(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)
 
 
 REFUSED = {

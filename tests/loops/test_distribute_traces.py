@@ -46,9 +46,8 @@ def test_a_function_uses_tensors_of_the_trace_around_it():
             for batch in batches:
 
                 def step(x):
-                    with tf.GradientTape() as tape:
-                        loss = tf.reduce_sum(x[:, tf.newaxis] * (weight + offsets)) * total  # noqa: B023 - this round's tensor
-                    weight.assign_sub(scaled * tape.gradient(loss, weight))
+                    # `total` is this round's tensor.
+                    descend(lambda: tf.reduce_sum(x[:, tf.newaxis] * (weight + offsets)) * total, weight, scaled)  # noqa: B023
                     return tf.reduce_sum(x)
 
                 total += strategy.reduce(SUM, strategy.run(step, args=(batch,)), axis=None)

@@ -1,9 +1,6 @@
 """What is kept when a loop is interrupted or fails, and which calls are refused while another one runs."""
 
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +9,9 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError, SessionError
 from tests.support.compare import assert_same, flat
 from tests.support.loops import Net, Plain, autodist, batches, examples, values
+from tests.support.programs import printed_by
 from tests.support.waiting import HANGS
 
-ROOT = Path(__file__).parents[2]
 STRATEGIES = ["PS", "AllReduce", "PartitionedPS"]
 
 
@@ -152,6 +149,4 @@ def test_a_second_thread_is_refused_and_the_first_one_goes_on():
 @pytest.mark.quick("PS-10")
 @pytest.mark.parametrize("strategy, interrupts", [("PS", 10), ("AllReduce", 40), ("PartitionedPS", 40)])
 def test_interrupted_again_and_again(strategy: str, interrupts: int):
-    command = [sys.executable, "-m", "tests.support.interrupted", str(interrupts), "loop", strategy]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert run.returncode == 0, run.stderr
+    printed_by("interrupted", interrupts, "loop", strategy)

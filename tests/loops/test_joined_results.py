@@ -35,10 +35,6 @@ def _of_what_was_written(front: Any) -> Any:
     return {"seen": [step(x) for (x,) in batches(examples()[0])], "kept": values([total, mean, weight])}
 
 
-def test_results_of_the_batch_and_of_what_was_just_written_or_of_gradients():
-    assert_equal_loops(_of_what_was_written)
-
-
 def test_a_result_that_needs_what_cannot_be_joined_is_refused():
     with autodist(replicas=2) as front:
         total = tf.Variable(np.zeros(5))
@@ -94,10 +90,6 @@ def _by_batch_size(front: Any) -> Any:
     return {"seen": [step(x) for (x,) in batches(examples()[0])], "kept": values([weight])}
 
 
-def test_results_with_any_power_of_the_batch_size():
-    assert_equal_loops(_by_batch_size)
-
-
 def _by_an_activation(front: Any) -> Any:
     lower, upper, noise, copy = (tf.Variable(np.full(shape, 0.3)) for shape in ((5, 4), (4, 1), (4,), (5, 4)))
 
@@ -140,6 +132,6 @@ def _by_scaled_losses(front: Any) -> Any:
     return {"seen": [step(x) for (x,) in batches(examples()[0])], "kept": values([weight])}
 
 
-@pytest.mark.parametrize("loop", [_by_an_activation, _by_scaled_losses])
-def test_gradients_by_activations_are_used_further(loop: Any):
+@pytest.mark.parametrize("loop", [_of_what_was_written, _by_batch_size, _by_an_activation, _by_scaled_losses])
+def test_results_equal_one_devices(loop: Any):
     assert_equal_loops(loop)

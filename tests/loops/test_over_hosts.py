@@ -19,7 +19,7 @@ from tests.cluster.hurting import agents, kill
 from tests.cluster.over_hosts import nothing_left
 from tests.support.compare import assert_same, flat
 from tests.support.distributed import epochs, over
-from tests.support.loops import SEED, Net, Plain, batches, examples, run_plain, values
+from tests.support.loops import SEED, Net, Plain, batches, descend, examples, run_plain, values
 from tests.support.waiting import until
 
 HOSTS = 2
@@ -86,11 +86,11 @@ def test_inputs_of_several_lengths_have_factors_of_several_lengths(network):
         variables = [tf.Variable(kernel) for kernel in kernels]
 
         def step(*batch: Any) -> None:
-            with tf.GradientTape() as tape:
+            def loss() -> Any:
                 outputs = [tf.tanh(x @ variable) for x, variable in zip(batch, variables, strict=True)]
-                loss = tf.add_n([tf.reduce_sum(tf.square(output - 0.5)) for output in outputs])
-            for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-                variable.assign_sub(0.1 * gradient)
+                return tf.add_n([tf.reduce_sum(tf.square(output - 0.5)) for output in outputs])
+
+            descend(loss, variables, 0.1)
 
         for _ in range(2):
             strategy.run(step, args=inputs)

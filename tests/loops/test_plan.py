@@ -39,10 +39,7 @@ def test_functions_that_train_are_placed_together_and_their_plans_say_so():
 
         def trained_by(*variables):
             def step(x, rate):
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_mean(x) * tf.add_n([tf.reduce_sum(each) for each in variables])
-                for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-                    variable.assign_sub(rate * gradient)
+                descend(lambda: tf.reduce_mean(x) * tf.add_n(list(map(tf.reduce_sum, variables))), [*variables], rate)
 
             return front.function(step)
 
@@ -123,11 +120,8 @@ def test_a_note_on_a_result_is_no_reason_for_other_variables():
     weight, traces = tf.Variable(np.ones(3), name="weight"), []
 
     def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ weight[:, None] - 1.0) ** 2)
         traces.append(step)  # no two traces train alike, so one device and the replicas do not
-        weight.assign_sub(0.1 * len(traces) * tape.gradient(loss, weight))
-        return tf.sqrt(loss)
+        return tf.sqrt(descend(lambda: tf.reduce_mean((x @ weight[:, None] - 1.0) ** 2), weight, 0.1 * len(traces)))
 
     with replicas() as front:
         marked, x = front.function(step), np.ones((4, 3))
@@ -187,16 +181,14 @@ def test_rounding_of_the_type_in_which_a_step_computes_is_no_difference(kind: tf
     random = np.random.default_rng(3)
     weights = [tf.Variable(random.normal(size=size), name=f"of_{size[0]}") for size in ((6, 8), (8, 1))]
 
-    def step(x):
-        with tf.GradientTape() as tape:
-            first, second = (tf.cast(each, kind) for each in weights)
-            errors = tf.tanh(tf.cast(x, kind) @ first) @ second - 1
-            loss = tf.reduce_mean(tf.cast(errors, tf.float64) ** 2)
-        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            weight.assign_sub(0.1 * gradient)
+    def loss_of(x):
+        first, second = (tf.cast(each, kind) for each in weights)
+        errors = tf.tanh(tf.cast(x, kind) @ first) @ second - 1
+        return tf.reduce_mean(tf.cast(errors, tf.float64) ** 2)
 
     with replicas("AllReduce", replicas=3) as front:
-        table = front.function(step).verify(random.normal(size=(7, 6)))
+        step = front.function(lambda x: descend(lambda: loss_of(x), weights, 0.1))
+        table = step.verify(random.normal(size=(7, 6)))
     assert f"last bit of {kind.name}" in table
     assert "\nverdict: equal to one device, up to rounding, in the 2 variables of the table" in table
 

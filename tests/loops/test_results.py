@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
+from tests.support.loop_steps import gradients
 from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, values
 
 JOINED = {
@@ -74,10 +75,6 @@ def _of_values(front: Any) -> Any:
     return seen, values(table)
 
 
-def test_sums_over_values_and_rows_of_ragged_and_sparse_tensors_equal_one_devices():
-    assert_equal_loops(_of_values)
-
-
 UNEQUAL = {
     "a mean": lambda rows: tf.reduce_mean(rows.flat_values),
     "a mean of a part": lambda rows: tf.reduce_mean(
@@ -138,18 +135,11 @@ def _counts(front: Any) -> Any:
 
     @front.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = net.loss(x, y)
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, net.variables), net.variables, strict=True), global_step=steps
-        )
+        loss, found = gradients(net, lambda: net.loss(x, y))
+        optimizer.apply_gradients(zip(found, net.variables, strict=True), global_step=steps)
         return steps, loss, net.bias, tf.norm(net.out), net(x)
 
     return {"seen": [step(x, y) for x, y in batches(*examples())], "weights": values(net.variables), "steps": steps}
-
-
-def test_counters_and_variables_are_themselves():
-    assert_equal_loops(_counts, "AllReduce")
 
 
 def _sees_old_and_new(front: Any) -> Any:
@@ -158,14 +148,13 @@ def _sees_old_and_new(front: Any) -> Any:
     @front.function
     def step(x, y):
         before = net.bias + 0.0
-        with tf.GradientTape() as tape:
-            loss = net.loss(x, y)
-        found = tape.gradient(loss, net.variables)
+        loss, found = gradients(net, lambda: net.loss(x, y))
         net.descend(found)
         return before, net.bias - before, found[1], net.loss(x, y), loss
 
     return [step(x, y) for x, y in batches(*examples())]
 
 
-def test_values_before_and_after_the_update():
-    assert_equal_loops(_sees_old_and_new, "PS")
+@pytest.mark.parametrize("loop, strategy", [(_of_values, "PS"), (_counts, "AllReduce"), (_sees_old_and_new, "PS")])
+def test_the_results_of_a_training_step_equal_one_devices(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)

@@ -18,7 +18,7 @@ def classifier() -> keras.Model:
     return keras.Sequential([keras.Input((5,)), keras.layers.Dense(7, activation="tanh"), keras.layers.Dense(3)])
 
 
-def _three_functions(front: Any) -> Any:
+def three_functions(front: Any) -> Any:
     model, update = classifier(), WAYS["adam"]()
     of_batch = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metrics = [
@@ -53,10 +53,6 @@ def _three_functions(front: Any) -> Any:
     return {"seen": seen, "weights": values(model.weights), "optimizer": values(update.variables)}
 
 
-def test_training_evaluation_prediction_and_metrics():
-    assert_equal_loops(_three_functions, "AllReduce")
-
-
 class Adversaries:
     """A generator and a critic."""
 
@@ -79,6 +75,18 @@ class Adversaries:
     def apply(self, index, gradients):
         variables = (self.generator, self.critic)[index].trainable_variables
         self.optimizers[index].apply_gradients(zip(gradients, variables, strict=True))
+
+    def train_generator(self, noise):
+        with tf.GradientTape() as tape:
+            loss = self.of_generator(noise)
+        self.apply(0, tape.gradient(loss, self.generator.trainable_variables))
+        return loss
+
+    def train_critic(self, x, noise):
+        with tf.GradientTape() as tape:
+            loss = self.of_critic(x, noise)
+        self.apply(1, tape.gradient(loss, self.critic.trainable_variables))
+        return loss
 
     def left(self, seen):
         owners = [self.generator.weights, self.critic.weights, *(each.variables for each in self.optimizers)]
@@ -105,34 +113,14 @@ def gan_in_turns(front: Any) -> Any:
 
     @front.function
     def step(x, noise):
-        with tf.GradientTape() as tape:
-            other = both.of_critic(x, noise)
-        both.apply(1, tape.gradient(other, both.critic.trainable_variables))
-        with tf.GradientTape() as tape:
-            one = both.of_generator(noise)
-        both.apply(0, tape.gradient(one, both.generator.trainable_variables))
-        return one, other
+        return both.train_critic(x, noise), both.train_generator(noise)
 
     return both.left([step(*batch) for batch in batches(examples()[0], both.noise, sizes=EVEN)])
 
 
 def gan_of_two_functions(front: Any) -> Any:
     both = Adversaries()
-
-    @front.function
-    def train_critic(x, noise):
-        with tf.GradientTape() as tape:
-            loss = both.of_critic(x, noise)
-        both.apply(1, tape.gradient(loss, both.critic.trainable_variables))
-        return loss
-
-    @front.function
-    def train_generator(noise):
-        with tf.GradientTape() as tape:
-            loss = both.of_generator(noise)
-        both.apply(0, tape.gradient(loss, both.generator.trainable_variables))
-        return loss
-
+    train_critic, train_generator = front.function(both.train_critic), front.function(both.train_generator)
     given = batches(examples()[0], both.noise, sizes=EVEN)
     seen = [(train_critic(x, noise), train_generator(noise)) for x, noise in given]
     return both.left(seen)
@@ -169,15 +157,6 @@ def wasserstein_with_penalty(front: Any) -> Any:
     return both.left(seen)
 
 
-@pytest.mark.quick("gan_at_once-PartitionedPS")
-@pytest.mark.parametrize(("loop", "strategy"), [
-    (gan_at_once, "PartitionedPS"), (gan_in_turns, "PS"), (gan_of_two_functions, "AllReduce"),
-    (wasserstein_with_penalty, "PS"), (wasserstein_with_penalty, "AllReduce"),
-], ids=lambda value: getattr(value, "__name__", value))  # fmt: skip
-def test_adversaries(loop: Any, strategy: str):
-    assert_equal_loops(loop, strategy)
-
-
 def descending(front: Any, net: Net) -> Any:
     @front.function
     def step(x, y):
@@ -186,7 +165,7 @@ def descending(front: Any, net: Net) -> Any:
     return step
 
 
-def _seen_and_assigned(front: Any) -> Any:
+def seen_and_assigned(front: Any) -> Any:
     net = Net()
     step = descending(front, net)
     total = tf.function(lambda: tf.reduce_sum(net.kernel) + tf.reduce_sum(net.bias))
@@ -201,11 +180,7 @@ def _seen_and_assigned(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-def test_variables_are_current_between_calls_and_may_be_assigned():
-    assert_equal_loops(_seen_and_assigned, "PartitionedPS")
-
-
-def _learning_rate(front: Any) -> Any:
+def learning_rate(front: Any) -> Any:
     model, update = classifier(), WAYS["momentum"]()
     of_batch = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     step = front.function(lambda x, y: update(lambda: of_batch(y, model(x)), model.trainable_variables))
@@ -215,10 +190,6 @@ def _learning_rate(front: Any) -> Any:
         update.optimizer.learning_rate = 0.5 * float(update.optimizer.learning_rate)
         model.layers[0].set_weights([0.9 * each for each in model.layers[0].get_weights()])
     return {"seen": seen, "weights": values(model.weights), "optimizer": values(update.variables)}
-
-
-def test_a_learning_rate_and_weights_are_set_between_calls():
-    assert_equal_loops(_learning_rate, "PS")
 
 
 class Trained:
@@ -356,7 +327,7 @@ def test_two_fronts_train_the_same_variables_in_turn(looks: bool):
     assert not looks or seen == [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0]
 
 
-def _gradients_in_one_function_and_apply_in_another(front: Any) -> Any:
+def gradients_in_one_function_and_apply_in_another(front: Any) -> Any:
     net, optimizer = Net(), keras.optimizers.Adam(0.05)
 
     @front.function
@@ -377,5 +348,15 @@ def _gradients_in_one_function_and_apply_in_another(front: Any) -> Any:
     return losses, values(net.variables)
 
 
-def test_gradients_that_one_function_returns_and_another_applies_equal_one_devices():
-    assert_equal_loops(_gradients_in_one_function_and_apply_in_another, "PartitionedPS")
+@pytest.mark.quick(
+    "gan_at_once-PartitionedPS", "three_functions-AllReduce", "seen_and_assigned-PartitionedPS", "learning_rate-PS",
+    "gradients_in_one_function_and_apply_in_another-PartitionedPS",
+)  # fmt: skip
+@pytest.mark.parametrize(("loop", "strategy"), [
+    (gan_at_once, "PartitionedPS"), (gan_in_turns, "PS"), (gan_of_two_functions, "AllReduce"),
+    (wasserstein_with_penalty, "PS"), (wasserstein_with_penalty, "AllReduce"),
+    (three_functions, "AllReduce"), (seen_and_assigned, "PartitionedPS"), (learning_rate, "PS"),
+    (gradients_in_one_function_and_apply_in_another, "PartitionedPS"),
+], ids=lambda value: getattr(value, "__name__", value))  # fmt: skip
+def test_functions_that_share_a_state_equal_one_device(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)

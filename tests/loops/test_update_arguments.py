@@ -29,12 +29,6 @@ def _rates(front: Any) -> Any:
     return {"seen": seen, "weights": values(net.variables)}
 
 
-@pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("strategy", ["PS", "AllReduce", "PartitionedPS", "PartitionedAR"])
-def test_an_update_reads_a_scalar_argument(strategy: str):
-    assert_equal_loops(_rates, strategy)
-
-
 def _scales(front: Any) -> Any:
     net = Net()
 
@@ -47,10 +41,6 @@ def _scales(front: Any) -> Any:
 
     seen = [step(x, y, np.linspace(0.1, 0.5, 7)) for x, y in batches(*examples())]
     return {"seen": seen, "weights": values(net.variables)}
-
-
-def test_an_update_reads_a_whole_argument():
-    assert_equal_loops(_scales, "PS")
 
 
 @pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=["staleness", "asynchronous"])
@@ -76,12 +66,6 @@ def _accumulates(front: Any) -> Any:
 
     seen = [step(x, y, turn % 2 == 1) for turn, (x, y) in enumerate(batches(*examples()))]
     return {"seen": seen, "weights": values(net.variables, sums)}
-
-
-@pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_gradients_are_accumulated_by_hand(strategy: str):
-    assert_equal_loops(_accumulates, strategy)
 
 
 class _Accumulation:
@@ -119,54 +103,34 @@ class _Accumulation:
         self.apply()
         self.zero()
 
-    def left(self, seen):
+    def train(self, front, *others, every=2):
+        """Add the gradients of each batch, and call the others after so many batches; gives all results and values."""
+        add, seen = front.function(self.add), []
+        for turn, batch in enumerate(batches(*examples()), start=1):
+            seen += [add(*batch), *(other() for other in others if turn % every == 0)]
         return {"seen": seen, "state": values(self.net.variables, self.sums, self.optimizer.variables)}
 
 
 def _only_zeroes(front: Any) -> Any:
     both = _Accumulation()
-    add, zero = front.function(both.add), front.function(both.zero)
-    seen = []
-    for turn, batch in enumerate(batches(*examples())):
-        seen.append(add(*batch))
-        if turn % 2:
-            both.descend()
-            zero()
-    return both.left(seen)
+    return both.train(front, both.descend, front.function(both.zero))
 
 
 def _only_applies(front: Any) -> Any:
     both = _Accumulation()
-    apply, add, zero = front.function(both.descend), front.function(both.add), front.function(both.zero)
+    apply = front.function(both.descend)
     apply()  # before anything is trained
-    seen = []
-    for turn, batch in enumerate(batches(*examples())):
-        seen.append(add(*batch))
-        if turn % 2:
-            apply()
-            zero()
-    return both.left(seen)
+    return both.train(front, apply, front.function(both.zero))
 
 
 def _applies_by_norm(front: Any) -> Any:
     both = _Accumulation()
-    add, apply, zero = (front.function(each) for each in (both.add, both.descend_by_norm, both.zero))
-    seen = []
-    for batch in batches(*examples()):
-        seen += [add(*batch), apply()]
-        zero()
-    return both.left(seen)
+    return both.train(front, front.function(both.descend_by_norm), front.function(both.zero), every=1)
 
 
 def _applies_by_an_optimizer(front: Any) -> Any:
     both = _Accumulation()
-    add, apply = front.function(both.add), front.function(both.apply_and_zero)
-    seen = []
-    for turn, batch in enumerate(batches(*examples())):
-        seen.append(add(*batch))
-        if turn % 2:
-            apply()
-    return both.left(seen)
+    return both.train(front, front.function(both.apply_and_zero))
 
 
 @pytest.mark.quick("_only_zeroes-AllReduce", "_applies_by_an_optimizer-PartitionedPS")
@@ -207,12 +171,6 @@ def _copies_weights_within_a_step(front: Any) -> Any:
     for batch in batches(*examples()):
         seen += [train(*batch, rate), train_and_copy(*batch, rate)]
     return {"seen": seen, "weights": values(one.variables, other.variables)}
-
-
-@pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_training_step_assigns_what_another_one_trains(strategy: str):
-    assert_equal_loops(_copies_weights_within_a_step, strategy)
 
 
 def test_a_result_of_the_batch_and_of_what_a_function_assigns_is_refused():
@@ -259,5 +217,13 @@ def _adapts(front: Any) -> Any:
     return {"seen": [step(*first, *later) for first, later in pairs], "weights": values(net.variables)}
 
 
-def test_an_inner_step_takes_the_whole_batchs_gradient():
-    assert_equal_loops(_adapts, "AllReduce")
+@pytest.mark.quick(
+    "_rates-PartitionedPS", "_scales-PS", "_accumulates-PartitionedPS", "_copies_weights_within_a_step-PartitionedPS",
+    "_adapts-AllReduce",
+)  # fmt: skip
+@pytest.mark.parametrize(("loop", "strategy"), [
+    *((loop, each) for loop in (_rates, _accumulates, _copies_weights_within_a_step) for each in STRATEGIES),
+    (_rates, "PartitionedAR"), (_scales, "PS"), (_adapts, "AllReduce"),
+])  # fmt: skip
+def test_an_update_that_reads_or_writes_more_equals_one_devices(loop: Any, strategy: str):
+    assert_equal_loops(loop, strategy)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.support.compare import assert_same, named
 from tests.support.made_data import Batches
-from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.models import BY_NAME, DENSE, dense_data, ready, stacked
 from tests.support.plans import without_memory
 from tests.support.steps import OwnStep
 from tests.support.training import compiled, distributed, seeded
@@ -42,8 +42,7 @@ def _unknown(y, predicted):
 
 @pytest.mark.parametrize("layers", [(), (keras.layers.Dropout,)], ids=["plain", "dropout"])
 def test_what_nothing_explains_is_named(layers):
-    model, data = _with(*(layer(0.1) for layer in layers)), dense_data(16)
-    model.compile("sgd", _unknown, jit_compile=False)
+    model, data = ready(_with(*(layer(0.1) for layer in layers)), "sgd", _unknown, jit_compile=False), dense_data(16)
     with distributed(model) as front, pytest.raises(ValueError, match=r"differs from one device in dense/first/kernel"):
         front.verify(data.x, data.y)
 
@@ -103,8 +102,7 @@ def test_replicas_draw_what_one_device_draws_to_be_compared(name: str):
 
 
 def test_xla_draws_other_numbers_and_verify_compares_without_it():
-    data, model = dense_data(), _with(keras.layers.Dropout(0.5))
-    model.compile("sgd", "mse", jit_compile=True)
+    data, model = dense_data(), ready(_with(keras.layers.Dropout(0.5)), "sgd", "mse", jit_compile=True)
     with distributed(model, replicas=2) as front:
         assert EQUAL in front.verify(data.x, data.y)
     assert model.jit_compile
@@ -161,8 +159,7 @@ class OfNodes(keras.layers.Layer):
 
 @pytest.mark.usefixtures("float64")
 def test_statistics_of_a_constant_are_not_said_to_be_each_replicas_own():
-    data, model = dense_data(), keras.Sequential([keras.Input((5,)), OfNodes(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse", jit_compile=False)
+    data, model = dense_data(), stacked(keras.Input((5,)), OfNodes(), keras.layers.Dense(1), jit_compile=False)
     with distributed(model, replicas=3) as front:
         table = front.verify(data.x, data.y, steps=2)
     assert "batch statistics" not in table
@@ -224,8 +221,7 @@ class Looks(OwnStep):
 def test_a_custom_step_gets_what_fit_gives_it(arguments: int):
     given = dense_data()
     data = (given.x, given.y)[:arguments]
-    model = seeded(Looks)
-    model.compile("adam", jit_compile=False)
+    model = ready(seeded(Looks), "adam", jit_compile=False)
     Looks.seen.clear()
     with distributed(model) as front:
         table = front.verify(*data)
@@ -236,8 +232,7 @@ def test_a_custom_step_gets_what_fit_gives_it(arguments: int):
 
 def test_an_optimizer_of_a_part_of_the_model_is_built_for_that_part_only():
     reference = BY_NAME["adversarial"]
-    data, model = reference.data(), seeded(reference.build)
-    model.compile(**reference.compile_arguments("adam"))
+    data, model = reference.data(), ready(seeded(reference.build), **reference.compile_arguments("adam"))
     with distributed(model) as front:
         front.verify(data.x, data.y)
     assert 0 < len(model.critic_optimizer._trainable_variables) < len(model.trainable_variables)
@@ -315,8 +310,7 @@ def _attention() -> keras.Model:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(("make", "bias"), [(_biased_norm, "biased/bias"), (_attention, "attention/key/bias")])
 def test_a_gradient_that_is_rounding_alone_is_said_to_be(make, bias: str, optimizer: str, float64: None):
-    model, draw = seeded(make), np.random.default_rng(0)
-    model.compile(optimizer, "mse")
+    model, draw = ready(seeded(make), optimizer, "mse"), np.random.default_rng(0)
     before = named(model.weights)
     with distributed(model) as front:
         table = front.verify(draw.normal(size=(16, 6)), draw.normal(size=(16, 1)))

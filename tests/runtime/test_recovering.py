@@ -101,12 +101,17 @@ def recovering(calls):
     """Makes a session that recovers with a training step; it is closed in the end."""
     made: list[RecoveringSession] = []
 
-    def make(restart: Callable[[NodeLostError], None] | None = None) -> tuple:
+    def make(restart: Callable[[NodeLostError], None] | None = None, safe: bool = False) -> tuple:
         item, *others = _items()
         made.append(RecoveringSession(
             lambda: Fragile(placed(item, AllReduce(), tasks=ONE_SERVER), calls), lambda error: None, restart,
         ))
-        return made[0], made[0].add(item), others
+        step = made[0].add(item)
+        if safe:  # the state after a first step
+            made[0].load(START)
+            step([X], len(X))
+            made[0].settle()
+        return made[0], step, others
 
     yield make
     for session in made:
@@ -162,10 +167,7 @@ def test_a_node_that_is_lost_in_the_first_load_leaves_what_was_to_be_loaded(reco
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_loss_that_a_look_met_is_raised_where_the_call_ends_or_by_the_next_step(recovering, calls, goes_on):
-    session, step, _ = recovering()
-    session.load(START)
-    step([X], len(X))
-    session.settle()
+    session, step, _ = recovering(safe=True)
     step([X], len(X))
     calls.fail(MOVING, LOST)
     np.testing.assert_array_equal(session.read(["b", "w"])["b"], _after(1))
@@ -175,10 +177,7 @@ def test_a_loss_that_a_look_met_is_raised_where_the_call_ends_or_by_the_next_ste
 
 
 def test_an_interrupt_while_steps_are_repeated_leaves_the_last_safe_state(recovering, calls):
-    session, step, _ = recovering(restart=lambda error: None)
-    session.load(START)
-    step([X], len(X))
-    session.settle()
+    session, step, _ = recovering(restart=lambda error: None, safe=True)
     for _ in range(3):
         step([X], len(X))
     calls.fail("training step 5", LOST)
@@ -216,10 +215,7 @@ def test_repeated_steps_go_on_where_they_were(recovering, calls):
 
 
 def test_what_a_step_does_not_write_is_not_brought_home_again(recovering, calls):
-    session, step, (predicting, evaluating) = recovering()
-    session.load(START)
-    step([X], len(X))
-    session.settle()
+    session, _, (predicting, evaluating) = recovering(safe=True)
     predict, evaluate = session.add(predicting), session.add(evaluating)
     session.load({"sum": np.zeros(())})
     predict([X], len(X))
@@ -238,11 +234,8 @@ def test_what_a_step_does_not_write_is_not_brought_home_again(recovering, calls)
 
 def test_a_value_that_the_session_has_is_not_loaded_again(recovering, calls):
     """Values are compared bit by bit: NaN is NaN, and -0.0 is not 0.0."""
-    session, step, (predicting, _) = recovering()
+    session, step, (predicting, _) = recovering(safe=True)
     predict = session.add(predicting)
-    session.load(START)
-    step([X], len(X))
-    session.settle()
     found = session.read(["b", "w"])
     for changes, expected in (
         ({}, []), ({"b": np.array([np.nan, 0.0])}, [["b"]]), ({"b": np.array([np.nan, -0.0])}, [["b"]]),

@@ -25,7 +25,7 @@ from autodist_core.step.graph_item import Variable
 from autodist_core.strategy import PS, AllReduce
 from tests.capture.plain import dense_step, dense_variables, spec_of, trace
 from tests.kernel.graphs import copies_item, dense_item, machine, placed
-from tests.support.models import DENSE, dense_data
+from tests.support.models import DENSE, dense_data, ready
 from tests.support.training import distributed
 from tests.support.waiting import until
 
@@ -215,8 +215,7 @@ def test_a_step_is_one_call_of_a_function(strategy: str, share_memory: bool, mon
     monkeypatch.setattr(owner(CALL_FUNCTION.owner), CALL_FUNCTION.name, counted)
 
     def calls_of(steps: int) -> int:
-        data, model = dense_data(6 * steps), DENSE.build()
-        model.compile("adam", "mse", metrics=["mae"])
+        data, model = dense_data(6 * steps), ready(DENSE.build(), "adam", "mse", metrics=["mae"])
         with distributed(model, strategy, share_memory=share_memory) as front:
             front.fit(data.x, data.y, batch_size=6, verbose=0)  # makes the graph
             calls.clear()
@@ -242,8 +241,7 @@ def test_no_step_turns_a_tensor_into_an_array(share_memory: bool, monkeypatch):
                     monkeypatch.setattr(kind, name, counting)
 
     def conversions_of(steps: int) -> int:
-        data, model = dense_data(6 * steps), DENSE.build()
-        model.compile("adam", "mse", metrics=["mae"])
+        data, model = dense_data(6 * steps), ready(DENSE.build(), "adam", "mse", metrics=["mae"])
         dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(6)
         with distributed(model, "AllReduce", share_memory=share_memory) as front:
             front.fit(dataset, shuffle=False, verbose=0)

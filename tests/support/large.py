@@ -25,6 +25,7 @@ import numpy as np
 from autodist_core import ResourceSpec
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
+from tests.support.models import stacked
 
 WIDTH = 64
 ROWS = 2**31 // (WIDTH * 8) + 1000
@@ -50,12 +51,10 @@ def data(rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
 
 def embedding(rows: int = ROWS) -> keras.Model:
     """A table, and a layer that weighs what it gives."""
-    model = keras.Sequential([
+    return stacked(
         keras.Input((4,), dtype="int64"), keras.layers.Embedding(rows, WIDTH, embeddings_initializer=rising),
-        keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer=rising),
-    ])
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    return model
+        keras.layers.Flatten(), keras.layers.Dense(1, kernel_initializer=rising), optimizer=keras.optimizers.SGD(0.1),
+    )
 
 
 def fit(front: Any, x: np.ndarray, y: np.ndarray, **options: Any) -> np.ndarray:

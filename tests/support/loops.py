@@ -127,10 +127,7 @@ class Net:
 
     def train(self, loss: Callable[[], Any], rate: Any = 0.1) -> Any:
         """A step downhill; gives the loss."""
-        with tf.GradientTape() as tape:
-            value = loss()
-        self.descend(tape.gradient(value, self.variables), rate)
-        return value
+        return descend(loss, self.variables, rate)
 
     def descend(self, gradients: Iterable[Any], rate: Any = 0.1) -> None:
         """Assign new values."""
@@ -138,11 +135,13 @@ class Net:
             variable.assign_sub(rate * gradient)
 
 
-def descend(loss: Callable[[], Any], variable: Any, rate: Any = 1.0) -> Any:
-    """Take a variable's gradient from it; gives the loss."""
+def descend(loss: Callable[[], Any], variables: Any, rate: Any = 1.0) -> Any:
+    """Take its gradient from a variable, or from each of a list; gives the loss."""
+    trained = variables if isinstance(variables, list) else [variables]
     with tf.GradientTape() as tape:
         value = loss()
-    variable.assign_sub(rate * tape.gradient(value, variable))
+    for variable, gradient in zip(trained, tape.gradient(value, trained), strict=True):
+        variable.assign_sub(rate * gradient)
     return value
 
 

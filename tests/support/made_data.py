@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tests.support.models import stacked
+from tests.support.models import ready, stacked
 
 
 class Batches(keras.utils.PyDataset):
@@ -44,6 +44,4 @@ def small():
 
 def learning():
     """The same model, learning."""
-    model = small()
-    model.compile(keras.optimizers.SGD(1e-3), "mse")
-    return model
+    return ready(small(), keras.optimizers.SGD(1e-3), "mse")

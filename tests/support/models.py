@@ -34,8 +34,12 @@ class Data:
 
 def stacked(*layers, optimizer: Any = "sgd", loss: Any = "mse", name: Any = None, **settings) -> keras.Sequential:
     """A compiled model of these layers, one after the other."""
-    model = keras.Sequential(list(layers), name=name)
-    model.compile(optimizer, loss, **settings)
+    return ready(keras.Sequential(list(layers), name=name), optimizer, loss, **settings)
+
+
+def ready(model: keras.Model, *optimizer_and_loss: Any, **settings: Any) -> keras.Model:
+    """The model, compiled with these arguments."""
+    model.compile(*optimizer_and_loss, **settings)
     return model
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from autodist_core.strategy import StrategyBuilder
 from autodist_keras import DistributedModel
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained, assert_same, flat, named
-from tests.support.models import BATCH, Data, ReferenceModel
+from tests.support.models import BATCH, Data, ReferenceModel, ready
 from tests.support.once import once
 from tests.support.strategies import on_local_replicas
 
@@ -43,9 +43,7 @@ def compiled(case: Case, optimizer: str = "adam") -> keras.Model:
     """The case's model, the same each time, compiled with an optimizer of the table unless it brings its own."""
     if not isinstance(case, ReferenceModel):
         return seeded(case)
-    model = seeded(case.build)
-    model.compile(**case.compile_arguments(optimizer))
-    return model
+    return ready(seeded(case.build), **case.compile_arguments(optimizer))
 
 
 def distributed(

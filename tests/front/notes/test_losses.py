@@ -10,6 +10,7 @@ from keras import layers, ops
 from autodist_core import whole_batch
 from tests.front.notes.models import X, Y, dense, error, r2, root, size, unknown
 from tests.front.notes.test_layers import TABLE
+from tests.support.models import ready
 from tests.support.plans import as_name, headed, notes_of
 from tests.support.steps import OwnLoss
 from tests.support.training import distributed, seeded
@@ -117,8 +118,7 @@ def _with_losses(losses):
     named = {as_name(name): loss for name, loss in losses.items()}
     for name, loss in named.items():
         loss.__name__ = name
-    model = seeded(headed(named))
-    model.compile("sgd", named, jit_compile=False)
+    model = ready(seeded(headed(named)), "sgd", named, jit_compile=False)
     return distributed(model), dict.fromkeys(named, Y)
 
 
@@ -153,8 +153,7 @@ def test_one_number_that_is_a_mean_or_a_sum_has_no_note():
 
 
 def test_one_number_that_cannot_be_decided_has_the_remedy_and_a_metric_explains_no_other_weights():
-    model = seeded(dense(4))
-    model.compile("sgd", unknown, metrics=[r2], jit_compile=False)
+    model = ready(seeded(dense(4)), "sgd", unknown, metrics=[r2], jit_compile=False)
     said = r"whether PyFuncStateless .* is not known: .*; how loss 'unknown' makes one number .* return a value"
     differs = rf"differs from one device in out/kernel.* The plan says: {said}"
     with distributed(model) as front, pytest.raises(ValueError, match=differs):
@@ -227,8 +226,7 @@ class Computes(keras.Sequential):
 ])  # fmt: skip
 def test_a_compute_loss_that_makes_no_mean_is_not_exact(operation: str, function, caplog):
     own = type("Own", (Computes,), {"of": staticmethod(function)})
-    model = seeded(lambda: own([keras.Input((5,)), layers.Dense(1)]))
-    model.compile("sgd", "mse", jit_compile=False)
+    model = ready(seeded(lambda: own([keras.Input((5,)), layers.Dense(1)])), "sgd", "mse", jit_compile=False)
     with distributed(model) as front:
         notes = [line.strip() for line in front.plan(X, Y).splitlines() if "not exact" in line or "counts as" in line]
         front.fit(X, Y, verbose=0)

@@ -12,7 +12,7 @@ from keras import layers, ops
 
 from autodist_core import CaptureError
 from tests.front.notes.models import Keeps, X, Y, centred, dense, holding, r2, root
-from tests.support.models import ReferenceModel, dense_data
+from tests.support.models import ReferenceModel, dense_data, ready
 from tests.support.plans import as_name, headed, notes_of
 from tests.support.steps import Averages, HidesItsMetrics
 from tests.support.training import assert_equal_training, distributed, seeded
@@ -76,8 +76,7 @@ def test_metrics_that_are_no_sums_over_examples():
 
 
 def test_verify_prints_what_explains_other_weights():
-    model = seeded(holding(centred, "centred"))
-    model.compile("sgd", "mse", jit_compile=False)
+    model = ready(seeded(holding(centred, "centred")), "sgd", "mse", jit_compile=False)
     with distributed(model) as front:
         table = front.verify(X, Y)
         assert "\n  note 1: not exact: in layer 'centred', Mean (" in table
@@ -252,8 +251,7 @@ class KeepsTwo(keras.metrics.Metric):
 
 
 def test_the_note_names_every_variable_of_the_metric_and_verify_shows_it():
-    model = seeded(dense())
-    model.compile("sgd", "mse", metrics=[KeepsTwo()], jit_compile=False)
+    model = ready(seeded(dense()), "sgd", "mse", metrics=[KeepsTwo()], jit_compile=False)
     with distributed(model, replicas=3) as front:
         (note,) = [line for line in front.plan(X, Y).splitlines() if "not exact: " in line]
         *_, said, verdict = front.verify(X, Y, steps=2).splitlines()
@@ -304,8 +302,7 @@ def _of_no_third(values):
 
 def test_a_note_that_the_first_batch_refutes_says_so(caplog):
     metrics = [Lift("even", tf.ones_like), Lift("uneven", tf.exp), Lift("refuses", _of_no_third)]
-    model = seeded(dense())
-    model.compile("sgd", "mse", metrics=metrics, jit_compile=False)
+    model = ready(seeded(dense()), "sgd", "mse", metrics=metrics, jit_compile=False)
     with distributed(model, replicas=2) as front:
         front.fit(X, Y, verbose=0)
         plans = [str(front.plan()), str(front.plan(X, Y))]
