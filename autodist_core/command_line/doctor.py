@@ -42,9 +42,6 @@ def run(options: argparse.Namespace) -> int:
     print(json.dumps(as_data(report), indent=2) if options.json else as_text(report))
     if options.profile and not report.problems:
         beside = file_beside(options.file)
-        # Beside it first, and moved: a program that reads it meanwhile finds the old file or the new one.
-        new = beside.with_suffix(".new")
-        new.write_text(json.dumps(as_data(report), indent=2))
-        new.replace(beside)
+        beside.write_text(json.dumps(as_data(report), indent=2))
         say(f'strategy="auto" uses {beside} from now on')
     return 1 if report.problems else 0

@@ -64,8 +64,7 @@ def time_report(
         _wire_time(item, strategy, spec, fed, examples), notes,
     )
     if any(note.startswith("auto chose") for note in strategy.notes):
-        node = table.busiest
-        found = beside_measured(item, strategy, spec, round(examples), node, parts[node])
+        found = beside_measured(item, strategy, spec, round(examples), table.busiest, parts[table.busiest])
         table = replace(table, notes=(*notes, found))
     return TimeReport(table)
 

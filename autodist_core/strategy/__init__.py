@@ -22,7 +22,7 @@ from autodist_core.strategy.strategy import Strategy
 
 __all__ = [
     "BUILDERS", "PS", "AllReduce", "Parallax", "PSLoadBalancing", "PartitionedAR", "PartitionedPS",
-    "RandomAxisPartitionAR", "Sharded", "Strategy", "StrategyBuilder", "UnevenPartitionedPS", "resolve",
+    "RandomAxisPartitionAR", "Sharded", "Strategy", "StrategyBuilder", "UnevenPartitionedPS", "default", "resolve",
 ]  # fmt: skip
 
 BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType({
@@ -32,6 +32,15 @@ BUILDERS: Mapping[str, type[StrategyBuilder]] = MappingProxyType({
     )
 })  # fmt: skip
 """The builders by name. Wherever a builder is accepted, its name is accepted too."""
+
+
+def default() -> StrategyBuilder:
+    """Return the builder that is used when none is named: Parallax with its defaults.
+
+    >>> default()
+    Default()
+    """
+    return Default()
 
 
 def resolve(
@@ -57,7 +66,7 @@ def resolve(
         UnevenPartitionedPS, AllReduce, PartitionedAR, RandomAxisPartitionAR, Parallax, Sharded.
     """
     if strategy is None:
-        return Default()
+        return default()
     if isinstance(strategy, StrategyBuilder):
         return strategy
     if isinstance(strategy, Strategy):
