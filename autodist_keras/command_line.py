@@ -59,7 +59,9 @@ def run(options: argparse.Namespace) -> int:
     from autodist_keras.model import DistributedModel
 
     # A model takes seconds to load. The other arguments are checked first.
-    spec, builder = ResourceSpec(options.file), read_builder(options.strategy, NAMES)
+    # What is compared is measured here, as for a strategy that chooses itself.
+    strategy = options.strategy if options.compare is None else "auto"
+    spec, builder = ResourceSpec(options.file), read_builder(strategy, NAMES)
     distributed = DistributedModel(saved_model(options.model), spec, builder, options.share_memory)
     print(distributed.plan() if options.compare is None else _compared(distributed, options.compare))
     return 0

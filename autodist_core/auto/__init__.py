@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from autodist_core.auto.builder import Auto, beside_measured
+from autodist_core.auto.profiles import StepTimes
 from autodist_core.strategy import BUILDERS, StrategyBuilder
 
-__all__ = ["NAMES", "Auto", "beside_measured"]
+__all__ = ["NAMES", "Auto", "StepTimes", "beside_measured"]
 
 NAMES: Mapping[str, type[StrategyBuilder]] = MappingProxyType({**BUILDERS, "auto": Auto})
 """The builders by name, with the one that chooses among them."""

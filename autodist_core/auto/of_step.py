@@ -9,7 +9,7 @@ from collections import Counter
 from math import prod
 from typing import Any
 
-from autodist_core.auto.profiles import ModelProfile, with_slots
+from autodist_core.auto.profiles import ModelProfile, StepTimes, with_slots
 from autodist_core.kernel import Factors, arrange, bytes_of_example, factors
 from autodist_core.kernel.analysis.shapes import imported
 from autodist_core.log import log
@@ -54,9 +54,11 @@ def profile_of(item: GraphItem, spec: ResourceSpec, examples: int) -> ModelProfi
     done = max(done, 1.0)
     ready: dict[str, float] = {}
     rows: dict[str, float] = {}
+    measured: StepTimes | None = item.found.get(StepTimes)
     for gradient in item.gradients:
-        name = gradient.variable
-        ready[name] = max(ready.get(name, 0.0), after[_made_by(step, gradient.values)] / done)
+        name, made_by = gradient.variable, _made_by(step, gradient.values)
+        share = after[made_by] / done if measured is None else measured.ends.get(made_by, after[made_by] / done)
+        ready[name] = max(ready.get(name, 0.0), share)
         if gradient.indices:
             shape = graph.get_operation_by_name(node_of(gradient.indices)).outputs[0].shape
             rows[name] = _size(shape) / examples

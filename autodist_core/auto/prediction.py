@@ -117,7 +117,8 @@ class Totals:
         compute = self._compute.get(machine.address, 0.0)
         served = self._served.get(machine.address) or [0.0] * 4
         busy = compute + self._work / (machine.operations * machine.replicas)
-        update = UPDATE / machine.processors * served[_ON_CPU] + GPU_UPDATE * served[_ON_GPU] / self._replicas
+        on_cpu = UPDATE / machine.processors if machine.on_gpus else machine.update
+        update = on_cpu * served[_ON_CPU] + GPU_UPDATE * served[_ON_GPU] / self._replicas
         update += machine.update * self._update
         if len(self._machines) == 1:
             intervals = [compute * (at + 1) / INTERVALS for at in range(INTERVALS)]

@@ -47,6 +47,23 @@ BUS = 1e10
 
 
 @dataclass(frozen=True)
+class StepTimes:
+    """What was measured of a step of one replica on this machine, alone (`autodist_core/training/measured.py`).
+
+    >>> StepTimes(32, compute=0.010, update=0.001).compute
+    0.01
+    """
+
+    examples: int
+    compute: float
+    """Seconds of all but the update."""
+    update: float
+    """Seconds of the update."""
+    ends: Mapping[str, float] = field(default_factory=dict)
+    """For each operation of compute, the share of compute's time that had gone by when it ended."""
+
+
+@dataclass(frozen=True)
 class ModelProfile:
     """What is known of one training step of a model.
 
@@ -131,6 +148,8 @@ class Machine:
     latency: float = LATENCY
     rate: float | None = None
     """Operations in a second of one replica, while all of the machine's compute; None: the default."""
+    byte: float | None = None
+    """Seconds of an update for each byte; None: the default."""
     processors: float = PROCESSORS
     """What updates and messages have; less than one where several hosts of a test share a machine."""
 
@@ -142,7 +161,7 @@ class Machine:
     @property
     def update(self) -> float:
         """Seconds of an update of a replica's variables, for each byte."""
-        return GPU_UPDATE if self.on_gpus else UPDATE / self.processors
+        return self.byte or (GPU_UPDATE if self.on_gpus else UPDATE / self.processors)
 
 
 @dataclass(frozen=True)
@@ -185,6 +204,16 @@ class ClusterProfile:
             Machine(
                 node.address, counts[node.address], node.address in on_gpus, node.network_bandwidth * 1e9 / 8 * TCP
             ) for node in spec.nodes
+        ))  # fmt: skip
+
+    def timed(self, operations: float, byte: float, on_gpus: bool) -> ClusterProfile:
+        """The same, where replicas of one kind take these operations in a second, and these seconds to update a byte.
+
+        One replica was measured alone, and the CPU devices of a machine share its processors.
+        """
+        return replace(self, machines=tuple(
+            replace(each, rate=operations if on_gpus else operations / each.replicas, byte=byte)
+            if each.on_gpus == on_gpus else each for each in self.machines
         ))  # fmt: skip
 
     def faster(self, times: float) -> ClusterProfile:

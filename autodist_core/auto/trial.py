@@ -6,9 +6,10 @@ In: a step, a ResourceSpec, and the number of examples of a batch. Out: a `Trial
 from collections.abc import Iterator
 
 from autodist_core.auto.choosing import Trial
-from autodist_core.auto.profiles import GPU_FLOPS
+from autodist_core.auto.profiles import GPU_FLOPS, StepTimes
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy import AllReduce
 from autodist_core.strategy.factor_rows import FLOPS
 
 
@@ -26,10 +27,17 @@ def trial_of(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
     from autodist_core.forecast.needs import available
 
     here, held = spec.chief.address, sum(each.byte_size for each in item.variables)
-    return Trial.of(
+    trial = Trial.of(
         item, spec, examples, profile_of(item, spec, examples),
         carried_out=lambda strategy: carried_out(item, strategy), available=lambda name: available(name, here, held),
     )
+    measured: StepTimes | None = item.found.get(StepTimes)
+    if measured is None:
+        return trial
+    updated = sum(each.update for each in trial.candidate("", AllReduce().build(item, spec)).charges)
+    rate = trial.charging.model.operations * measured.examples / measured.compute
+    on_gpus = spec.replica_devices[0][1].kind == "GPU"
+    return trial.on(trial.charging.cluster.timed(rate, measured.update / max(updated, 1), on_gpus))
 
 
 def assumptions(trial: Trial) -> Iterator[str]:
@@ -42,8 +50,12 @@ def assumptions(trial: Trial) -> Iterator[str]:
     """
     model, cluster = trial.charging.model, trial.charging.cluster
     counted = "operations counted" if model.seen else "layers as their variables are"
-    rates = [f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU"] if any(each.on_gpus for each in cluster.machines) else []
-    rates += [] if all(each.on_gpus for each in cluster.machines) else [f"{FLOPS / 1e9:.0f} Gflop/s for a machine"]
+    kinds = {each.on_gpus: each for each in cluster.machines}
+    assumed = {True: f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU", False: f"{FLOPS / 1e9:.0f} Gflop/s for a machine"}
+    rates = [assumed[kind] for kind in (True, False) if kind in kinds and kinds[kind].rate is None]
     links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
-    seen = "only links were" if cluster.links_from else "nothing was"
-    yield f"auto: {seen} measured: {counted}, {', '.join(rates)}, {links}"
+    timed = any(each.rate is not None for each in cluster.machines)
+    seen = ["a step of one replica"] * timed + ["links"] * bool(cluster.links_from)
+    found = f"only {' and '.join(seen)}" if seen else "nothing"
+    were = "were" if cluster.links_from else "was"
+    yield f"auto: {found} {were} measured: {', '.join([counted, *rates, links])}"

@@ -12,13 +12,13 @@ measured without it, which give the time of a step and of a run in the session, 
 node computes, updates and waits. What is left of a run's time is TensorFlow's.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from autodist_core.kernel import Part
-from autodist_core.runtime.timings import Call, Run
+from autodist_core.runtime.timings import Call, Run, busy
 
 INPUT, PYTHON, COMPUTE, UPDATE, WIRE, STARTING, HOME = PARTS = (
     "input", "Python", "compute", "update", "wire", "TensorFlow", "bringing home",
@@ -147,16 +147,3 @@ def divided(run: Run) -> dict[str, dict[str, float]]:
         more = (after - before for before, after in pairwise(until))
         found[node] = {name: seconds for (name, _), seconds in zip(_INSIDE, more, strict=True)}
     return found
-
-
-def busy(spans: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of these spans lasts.
-
-    >>> busy([(0, 2), (1, 3), (5, 6)])
-    4.0
-    """
-    total, until = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return total

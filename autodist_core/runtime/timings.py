@@ -16,7 +16,7 @@ loop went round. A session measures nothing until it is given `Timings`. Nothing
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -216,3 +216,16 @@ def operations_of(step_stats: Any, nodes: Sequence[str]) -> tuple[Operation, ...
                 begin + each.op_start_rel_micros / 1e6, begin + each.op_end_rel_micros / 1e6,
             ))
     return tuple(sorted(found, key=lambda each: each.begin))
+
+
+def busy(spans: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of these spans lasts.
+
+    >>> busy([(0, 2), (1, 3), (5, 6)])
+    4.0
+    """
+    total, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total

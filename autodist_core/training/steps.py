@@ -180,6 +180,7 @@ class Steps(Generic[B, C]):
         with stage("the capture of a step", "tracing a step of the model, once for each kind of batch"):
             captured = self._trace(batch, specs)
         captured.item.found["examples"] = batch.total
+        self._training.measure_once(captured.item, captured.entries, batch.arrays, batch.total)
         # One replica computes a batch of one example: such a batch is not divided.
         if captured.fixing and not self._alone and batch.total > 1:
             opened = tuple(map(_open_empty, specs))

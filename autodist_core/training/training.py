@@ -7,9 +7,11 @@ The first captured step opens a session. The first step with gradients opens the
 one that trains nothing. Whatever can be refused is refused before anything is replaced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from autodist_core.auto import StepTimes
 from autodist_core.interrupts import defer_interrupt, ignore_repeated_interrupts
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
@@ -19,6 +21,8 @@ from autodist_core.step.index import StepIndex
 from autodist_core.step.union import union
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.training.compressor_state import CompressorState
+from autodist_core.training.entries import Entry
+from autodist_core.training.measured import times_of
 from autodist_core.training.sessions import Sessions
 from autodist_core.training.settings import Settings
 from autodist_core.training.state import TrainingState
@@ -52,6 +56,8 @@ class Training:
         self._compressors: CompressorState | None = None
         self._stayed_away: bool | None = None
         """Whether the state of the last session stayed on the machines; None before the first one."""
+        self._times: StepTimes | None = None
+        """What was measured for a strategy that chooses itself."""
         self._said: set[str] = set()
         """The lines that were said of the present session."""
         self.draws_as_one = False
@@ -187,6 +193,13 @@ class Training:
             self._running = replace(self._running, state=TrainingState(session, self._stays_away))
         assert self.state is not None
         return self.state
+
+    def measure_once(self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int) -> None:
+        """Measure a training step for a strategy that is chosen by its predicted time, if none was measured before."""
+        if self.settings.strategy.reads_steps and item.gradients:
+            if self._times is None:
+                self._times = times_of(item, entries, arrays, total, self.settings.resource_spec)
+            item.found[StepTimes] = self._times
 
     def placed_with(self, item: GraphItem) -> GraphItem:
         """The training steps of the session with which a step is placed, and the step itself, as one.

@@ -6,12 +6,15 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from autodist_core import ResourceSpec, Strategy
-from autodist_core.auto import Auto
+from autodist_core.auto import Auto, StepTimes
 from autodist_core.auto.of_step import ELEMENT, profile_of
 from autodist_core.auto.profiles import FORWARD
+from autodist_core.auto.trial import trial_of
 from autodist_core.errors import StrategyError
+from autodist_core.step.index import StepIndex
 from autodist_keras import DistributedModel, command_line
 from tests.auto.test_predictions import machines
 from tests.support.graphs import captured
@@ -65,14 +68,46 @@ def test_a_profile_has_the_rows_of_tables_and_the_operations_of_convolutions():
 def test_the_plan_shows_what_is_predicted_and_what_lost():
     with DistributedModel(seeded(dense), {"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]},
                           strategy="auto") as dm:  # fmt: skip
+        before = dm.model.get_weights()
         assumed, seen = dm.plan(), dm.plan(X, Y)
+        assert all(map(np.array_equal, before, dm.model.get_weights())), "copies were measured"
         assert "predicted for 32 examples (no batch is known) = compute" in assumed
         assert "layers as their variables are, 20 Gflop/s" in assumed
         assert seen.splitlines()[0].endswith(", Auto @ 2 replicas")
-        assert f"predicted for {EXAMPLES} examples = compute" in seen and "operations counted, 20 Gflop/s" in seen
+        assert f"predicted for {EXAMPLES} examples = compute" in seen
+        assert "auto: only a step of one replica was measured: operations counted, network_bandwidth" in seen
         lost = next(line for line in seen.splitlines() if "auto: next is" in line)
         assert lost.endswith("ms more on 10.0.0.1's link") or lost.endswith("as fast")
         assert f"predicted for {EXAMPLES} examples" in dm.plan(X[:8], Y[:8]), "what a plan has shown is carried out"
+
+
+def test_what_was_measured_of_one_replica_is_predicted_of_all():
+    item, spec = captured(seeded(dense), X, Y).item, machines(2)
+    bytes_updated = sum(each.byte_size for each in item.trainable_var_op_to_var.values())
+    ends = dict.fromkeys(StepIndex.of(item).nodes, 0.5)
+    item.found[StepTimes] = StepTimes(EXAMPLES, compute=0.3, update=0.004, ends=ends)
+    found = trial_of(item, spec, 2 * EXAMPLES)
+    assert found.compute == {"10.0.0.1": pytest.approx(0.3), "10.0.0.2": pytest.approx(0.3)}
+    assert set(found.charging.model.ready.values()) == {0.5}
+    assert [each.update * bytes_updated for each in found.charging.cluster.machines] == pytest.approx([0.004, 0.004])
+    two = trial_of(item, ResourceSpec.local(cpus=2), EXAMPLES)
+    assert two.compute["localhost"] == pytest.approx(0.3), "half as many examples, on half of the processors"
+
+
+def test_a_step_that_calls_python_is_not_measured():
+    class Counted(keras.layers.Layer):
+        calls = 0
+
+        def call(self, x):
+            def count(value):
+                Counted.calls += 1
+                return value
+
+            return keras.ops.reshape(tf.py_function(count, [x], x.dtype), keras.ops.shape(x))
+
+    with DistributedModel(seeded(lambda: stacked(keras.Input((64,)), Counted(), keras.layers.Dense(8))),
+                          ResourceSpec.local(cpus=2), strategy="auto") as dm:  # fmt: skip
+        assert "auto: nothing was measured: operations counted, 20 Gflop/s" in dm.plan(X, Y) and not Counted.calls
 
 
 def test_what_was_chosen_can_be_saved_and_passed_again():
@@ -101,7 +136,8 @@ def test_explain_has_what_was_predicted_beside_what_was_measured():
     (line,) = (line for line in report.splitlines() if "auto predicted" in line)
     found = re.search(r"predicted ([0-9.]+) ms = compute ([0-9.]+) \(measured ([0-9.]+)\) \+ wire .*: \w+ is", line)
     whole, compute, measured = map(float, found.groups())
-    assert 0 < compute <= whole and measured == round(1e3 * report.table.parts["localhost"]["compute"], 1)
+    parts = report.table.parts["localhost"]
+    assert 0 < compute <= whole and measured == round(1e3 * (parts["compute"] + parts["TensorFlow"]), 1)
     assert "predicted" not in DistributedModel(model, ResourceSpec.local(cpus=2), strategy="PS").plan(X, Y)
 
 
