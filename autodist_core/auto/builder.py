@@ -5,6 +5,7 @@ In: a GraphItem and a ResourceSpec. Out: the Strategy that is predicted to be fa
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from autodist_core.auto.choosing import ALLOWED, Candidate, Trial, best
 from autodist_core.auto.improving import improved
@@ -16,7 +17,7 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
-from autodist_core.strategy.options import check_choice
+from autodist_core.strategy.options import check_choice, check_integer
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,36 @@ class Auto(StrategyBuilder):
     """What is tried besides: ``Sharded``, and compressors, which change the numbers: ``float16``, ``bfloat16``,
     ``PowerSGDCompressor``. ``Sharded`` is tried in any case if nothing else fits into memory."""
 
+    trials: int = 0
+    """Of how many strategies, those that are predicted to be fastest, a `fit` first runs some steps, on its first batch
+    and on copies of the variables. It keeps the fastest."""
+
     reads_steps = True
 
     def __post_init__(self) -> None:
         """Refuse what is not known."""
+        check_integer("Auto", "trials", self.trials, 0)
         object.__setattr__(self, "allow", (self.allow,) if isinstance(self.allow, str) else tuple(self.allow))
         for each in self.allow:
             check_choice("Auto", "allow", each, ALLOWED)
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        examples = graph_item.usual_examples
-        trial = trial_of(graph_item, resource_spec, examples or EXAMPLES)
-        first, *others = best(trial, self.allow)
-        chosen = improved(trial, first)
-        if chosen is not first:
-            others = [first, *others]
-        strategy = chosen.strategy.copy()
-        strategy.notes.extend(notes(trial, chosen, others, known=examples > 0))
-        return strategy
+        return next(self._ranked(graph_item, resource_spec))[1]
+
+    def candidates(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> dict[str, Strategy]:
+        """Return the strategies that are tried on a step, the one that is predicted to be fastest first."""
+        return dict(islice(self._ranked(graph_item, resource_spec), self.trials)) if self.trials else {}
+
+    def _ranked(self, item: GraphItem, spec: ResourceSpec) -> Iterator[tuple[str, Strategy]]:
+        trial = trial_of(item, spec, item.usual_examples or EXAMPLES)
+        found = best(trial, self.allow)
+        if (chosen := improved(trial, found[0])) is not found[0]:
+            found.insert(0, chosen)
+        for each in found:
+            strategy, others = each.strategy.copy(), [other for other in found if other is not each]
+            strategy.notes.extend(notes(trial, each, others, known=item.usual_examples > 0))
+            yield each.name, strategy
 
 
 def beside_measured(
@@ -110,7 +122,7 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
     count = amount(len(others) + 1, "strategy", "strategies")
     yield f"auto chose {chosen.name} of {count}: {_ms(found.step)} predicted for {batch} = {parts}"
     for other in others[:1]:
-        yield f"auto: next is {other.name}: {_why(found, other.prediction)}"
+        yield f"auto: next is {other.name}: {_why(found, other.prediction, trial.fits(other))}"
     if not trial.fits(chosen):
         yield "auto: no strategy fits into memory, as far as is known"
     yield from assumptions(trial)
@@ -120,11 +132,11 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms"
 
 
-def _why(chosen: Prediction, other: Prediction) -> str:
+def _why(chosen: Prediction, other: Prediction, fits: bool) -> str:
     """By how much a step is longer, and in which part most."""
     more = other.step - chosen.step
     if more < -_SAME:
-        return f"{_ms(-more)} less, but it does not fit into memory"
+        return f"{_ms(-more)} less{'' if fits else ', but it does not fit into memory'}"
     if more < _SAME:
         return "as fast"
     part = max(PARTS, key=lambda name: other.part(name) - chosen.part(name))

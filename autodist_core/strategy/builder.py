@@ -37,3 +37,7 @@ class StrategyBuilder(ABC):
     @abstractmethod
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
+
+    def candidates(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> dict[str, Strategy]:
+        """Return strategies by name, of which a `fit` first runs some steps each, to keep the fastest. Here none."""
+        return {}

@@ -1,12 +1,13 @@
-"""Measure a training step on one replica of this machine, for a strategy that is chosen by its predicted time.
+"""Measure a training step, for a strategy that is chosen by its time.
 
-In: a captured step, its variables and a batch. Out: `StepTimes`. The step runs on copies of the variables, so training
-begins with the values that it would have anyway.
+In: a captured step, its variables and a batch. Out: `StepTimes` of one replica of this machine, or the strategy that
+was fastest. The step runs on copies of the variables, so training begins with the values that it would have anyway.
 """
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -20,12 +21,14 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.runtime.kept_arrays import KeptRows
 from autodist_core.runtime.local.session import LocalSession
+from autodist_core.runtime.protocol import Session
 from autodist_core.runtime.timings import Run, Timings, busy
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy import AllReduce
+from autodist_core.strategy import AllReduce, Strategy
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.training.entries import Entry
+from autodist_core.training.sessions import Sessions
 
 _SECONDS, _ROUNDS = 1.0, 5
 """A round is begun if less time than this has gone by, and there were fewer rounds."""
@@ -60,8 +63,9 @@ def times_of(
         rows = BatchSlicer.bounds(arrays, total, len(spec.replica_devices))[0][1]
         batch = BatchSlicer(item).rows(arrays, range(len(arrays)), 0, 0, rows)
         batch = [np.asarray(each) if isinstance(each, KeptRows) else each for each in batch]
+        session = LocalSession(place(item, StrategyCompiler(item, one).compile(AllReduce().build(item, one))))
         try:
-            runs = _runs(item, one, {entry.spec.name: entry.read() for entry in entries}, batch, rows)
+            runs = _runs(session, item, entries, batch, rows, follow=True)
         except tf.errors.AlreadyExistsError:
             return None  # the user's program has started TensorFlow's profiler
     plain, followed = median(run.end - run.begin for run in runs[:-1]), runs[-1].operations
@@ -72,26 +76,60 @@ def times_of(
     )
     # Following the operations makes a step slower. What is left of its time is TensorFlow's, and counts as compute.
     update = (both - computed) * min(1.0, plain / max(both, 1e-9))
-    begin, end = (moment(getattr(each, name) for each in computing) for moment, name in ((min, "begin"), (max, "end")))
+    begin = min((each.begin for each in computing), default=0.0)
+    end = max((each.end for each in computing), default=1.0)
     ends = {each.name.removeprefix("replica0/"): (each.end - begin) / (end - begin) for each in computing}
     return StepTimes(rows, plain - update, update, ends)
 
 
+def fastest(
+    sessions: Sessions, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int,
+    check: Callable[[], object] = lambda: None,
+) -> Strategy | None:
+    """The fastest of the builder's candidates, each of which runs some steps; None if there is nothing to try.
+
+    >>> from autodist_core.auto import Auto
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.training.settings import Settings
+    >>> item, sessions = example_step(), Sessions(Settings(ResourceSpec.local(cpus=2), Auto(trials=2)))
+    >>> entries = [Entry(each, tf.Variable(tf.ones(each.shape, each.dtype))) for each in item.variables]
+    >>> print(*fastest(sessions, item, entries, [np.ones((5, 3), "float32")], 5).notes[-1:])
+    auto tried strategies on the first batch: ... ms, ... ms
+    """
+    spec = sessions.settings.resource_spec
+    candidates = sessions.settings.strategy.candidates(item, spec)
+    if not candidates or not _is_repeatable(item):
+        return None
+    sessions.start_machines()
+    check()
+    found: dict[str, tuple[float, Strategy]] = {}
+    for name, strategy in candidates.items():
+        with stage(f"trying {name}", f"trying {name}, for strategy='auto'"):
+            compiled = StrategyCompiler(item, spec).compile(strategy)
+            session = sessions.open(partial(sessions.placement, item, compiled))
+            runs = _runs(session, item, entries, arrays, total)
+        found[name] = median(run.end - run.begin for run in runs), strategy
+    said = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, (seconds, _) in found.items())
+    _, best = min(found.values(), key=lambda each: each[0])
+    best.notes.append(f"auto tried strategies on the first batch: {said}")
+    return best
+
+
 def _runs(
-    item: GraphItem, one: ResourceSpec, values: Mapping[str, np.ndarray], batch: Sequence[Any], total: int
+    session: Session, item: GraphItem, entries: Sequence[Entry], batch: Sequence[Any], total: int, follow: bool = False
 ) -> list[Run]:
-    """Some steps of one replica. The operations of the last one are known."""
-    strategy = StrategyCompiler(item, one).compile(AllReduce().build(item, one))
-    session, timings = LocalSession(place(item, strategy)), Timings()
+    """Some steps of a session, which is closed then. With `follow`, the operations of the last one are known."""
+    timings = Timings()
     try:
         step = session.add(item, total)
-        session.load(values)
+        session.load({entry.spec.name: entry.read() for entry in entries})
         step(batch, total)  # makes the graph
         session.measure(timings)
-        began = time.perf_counter()
-        while not timings.follows_operations:
+        began, last = time.perf_counter(), False
+        while not last:
             late = time.perf_counter() - began > _SECONDS
-            timings.follows_operations = len(timings.calls) == _ROUNDS or (late and bool(timings.calls))
+            last = len(timings.calls) == _ROUNDS or (late and bool(timings.calls))
+            timings.follows_operations = last and follow
             timings.mark()
             step(batch, total)
         timings.mark()

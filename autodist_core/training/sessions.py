@@ -34,7 +34,7 @@ from autodist_core.runtime.local.session import LocalSession
 from autodist_core.runtime.protocol import Session
 from autodist_core.runtime.recovery.recovering import RecoveringSession
 from autodist_core.runtime.session import DistributedSession
-from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
@@ -48,6 +48,7 @@ class Strategies:
     A builder need not be deterministic. So `fit` carries out the strategy that `plan` has shown.
 
     >>> from autodist_core.strategy import PS
+    >>> from autodist_core.step.graph_item import Variable
     >>> class Counted(PS):
     ...     built = 0
     ...     def build(self, graph_item, resource_spec):
@@ -66,7 +67,7 @@ class Strategies:
 
     def compiled(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> CompiledStrategy:
         """The compiled strategy for a step on these devices. A strategy that is refused is not stored."""
-        compiler, step = StrategyCompiler(item, spec), (_trained(item), builder.reads_steps and bool(item.gradients))
+        compiler, step = StrategyCompiler(item, spec), _known(builder, item)
         for devices, known, strategy in self._built:
             if devices is spec and known == step:
                 return compiler.compile(strategy)
@@ -76,10 +77,15 @@ class Strategies:
         self._built.append((spec, step, strategy.copy()))
         return compiled
 
+    def decide(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec, strategy: Strategy) -> None:
+        """Take this strategy for a step, in place of what the builder would build."""
+        self._built.insert(0, (spec, _known(builder, item), strategy))
 
-def _trained(item: GraphItem) -> tuple[Variable, ...]:
-    """The variables for which a strategy is built: those that the step trains, without their handles in its graph."""
-    return tuple(replace(variable, handle="") for variable in item.trainable_var_op_to_var.values())
+
+def _known(builder: StrategyBuilder, item: GraphItem) -> tuple[object, ...]:
+    """What a strategy depends on: variables that the step trains, without their handles in its graph, or all of it."""
+    trained = tuple(replace(variable, handle="") for variable in item.trainable_var_op_to_var.values())
+    return trained, builder.reads_steps and bool(item.gradients)
 
 
 class Sessions:
@@ -89,6 +95,8 @@ class Sessions:
         self.settings = settings
         self.fleet = fleet if fleet is not None else _fleet(settings)
         self._strategies = Strategies()
+        self.tried = False
+        """Whether the builder's candidates were tried."""
 
     def changed(self, settings: Settings) -> Sessions:
         """The same with other settings: on the same machines, unless the settings about machines are others."""
@@ -103,6 +111,10 @@ class Sessions:
             return strategy
         strategy = without_nccl_on_one_card(strategy, spec)
         return replace(strategy, notes=(*strategy.notes, *absent(spec)))
+
+    def decide(self, item: GraphItem, strategy: Strategy) -> None:
+        """Take this strategy for a step from now on."""
+        self._strategies.decide(self.settings.strategy, item, self.settings.resource_spec, strategy)
 
     def start_machines(self) -> None:
         """Start the cluster if there are several nodes; else raise unless this machine has the devices."""

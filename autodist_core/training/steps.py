@@ -229,6 +229,8 @@ class Steps(Generic[B, C]):
                 log.debug("the sizes %s are numbers in Python: the function is traced for each", exact, exc_info=True)
         else:
             found = _Alternative(specs, self._traced(batch, specs), usual)
+        captured = found.captured
+        self._training.try_once(captured.item, captured.entries, batch.arrays, batch.total, self._check)
         # The alternative is stored only after this call: the session may refuse the step.
         with found.captured.lines.told():
             self._session_step(found)

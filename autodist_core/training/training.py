@@ -22,7 +22,7 @@ from autodist_core.step.union import union
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.training.compressor_state import CompressorState
 from autodist_core.training.entries import Entry
-from autodist_core.training.measured import times_of
+from autodist_core.training.measured import fastest, times_of
 from autodist_core.training.sessions import Sessions
 from autodist_core.training.settings import Settings
 from autodist_core.training.state import TrainingState
@@ -200,6 +200,18 @@ class Training:
             if self._times is None:
                 self._times = times_of(item, entries, arrays, total, self.settings.resource_spec)
             item.found[StepTimes] = self._times
+
+    def try_once(
+        self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int, check: Callable[[], object]
+    ) -> None:
+        """Take the fastest of the builder's candidates, before the first training step under these settings.
+
+        `check` may refuse the step, once the machines are known.
+        """
+        if item.gradients and not self._sessions.tried:
+            self._sessions.tried = True
+            if (strategy := fastest(self._sessions, item, entries, arrays, total, check)) is not None:
+                self._sessions.decide(item, strategy)
 
     def placed_with(self, item: GraphItem) -> GraphItem:
         """The training steps of the session with which a step is placed, and the step itself, as one.

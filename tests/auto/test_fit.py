@@ -124,7 +124,21 @@ def test_what_was_chosen_can_be_saved_and_passed_again():
 
 @pytest.mark.parametrize("name", ["dense", "embedding"])
 def test_weights_are_those_of_one_device(name):
-    assert_equal_training(BY_NAME[name], strategy=Auto(), replicas=3)
+    assert_equal_training(BY_NAME[name], strategy=Auto(trials=2), replicas=3)
+
+
+def test_the_fastest_of_those_that_were_tried_is_carried_out():
+    model = seeded(dense)
+    model.compile("sgd", "mse")
+    with DistributedModel(model, ResourceSpec.local(cpus=2), strategy=Auto(trials=3), share_memory=False) as dm:
+        assert "auto tried" not in dm.plan(X, Y)
+        dm.fit(X, Y, verbose=0)
+        plan = dm.plan(X, Y)
+    (note,) = re.findall("note: auto tried strategies on the first batch: (.*)", plan)
+    tried = {name: float(ms) for name, ms in (each.removesuffix(" ms").rsplit(" ", 1) for each in note.split(", "))}
+    assert len(tried) == 3 and min(tried.values()) > 0
+    (chosen,) = re.findall("note: auto chose (.*) of ", plan)
+    assert tried[chosen] == min(tried.values())
 
 
 def test_explain_has_what_was_predicted_beside_what_was_measured():

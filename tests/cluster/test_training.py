@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from autodist_core.auto import Auto
 from autodist_core.kernel.passes import compile as compiling
 from autodist_core.runtime import transfers
 from autodist_core.strategy import PS
@@ -36,6 +37,15 @@ def test_every_builder_over_two_uneven_hosts_by_small_messages(network, monkeypa
         for builder in [*BUILDERS, "Mixed", "Alternating"]:
             actual = hosts.train("adam", builder)
             assert_equally_trained(plain(DENSE, replicas=4), actual)
+    assert nothing_left(network) == []
+
+
+def test_a_strategy_is_tried_on_the_machines_before_the_training_begins(network):
+    with OverHosts(DENSE, network.spec(cpus=[1, 1], hosts=network.hosts[:2])) as hosts:
+        assert_equally_trained(plain(DENSE), hosts.train("adam", Auto(trials=2)))
+        plan = hosts.front.plan(DENSE.data().x, DENSE.data().y)
+        assert "auto: only a step of one replica was measured" in plan
+        assert "auto tried strategies on the first batch: " in plan
     assert nothing_left(network) == []
 
 
