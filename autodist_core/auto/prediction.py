@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autodist_core.auto.charges import INTERVALS, Charge
-from autodist_core.auto.profiles import BUS, GPU_UPDATE, HANDLING, RING, UPDATE, Machine
+from autodist_core.auto.profiles import BUS, GPU_LATENCY, GPU_UPDATE, HANDLING, RING, UPDATE, Machine
 
 COMPUTE, WIRE, UPDATING, BACK = PARTS = ("compute", "waiting for the wire", "update", "bringing values back")
 """The parts of a step, in their order. The rows that a step looks up are part of waiting."""
@@ -133,13 +133,14 @@ class Totals:
         sent = [size + more - less for size, more, less in zip(ring, self._pushed, own, strict=True)]
         got = [size + others * mine for size, mine in zip(ring, own, strict=True)]
         in_ring = sum(self._ring)
-        moved = sum(sent) + sum(got) - 2 * sum(ring) + 2 * RING * in_ring + fetched
+        # NCCL moves what is in a ring of GPUs without the processors.
+        moved = sum(sent) + sum(got) - 2 * sum(ring) + (0.0 if machine.on_gpus else 2 * RING * in_ring) + fetched
         wire = max(_last(intervals, sent, machine.bandwidth), _last(intervals, got, machine.bandwidth))
         bus = _last(intervals, self._bus, BUS)
         handled = fetch + busy + HANDLING / machine.processors * moved
         # The last bytes of a ring go from machine to machine twice; other ones go to one machine.
-        hops = 2 * others if in_ring > _NOTHING else 1
-        signal = hops * machine.latency if moved > _NOTHING else 0.0
+        hop = GPU_LATENCY if machine.on_gpus else machine.latency
+        signal = 2 * others * hop if in_ring > _NOTHING else machine.latency if moved > _NOTHING else 0.0
         pulled = max(others * served[_PULL], self._pulled - served[_PULL])
         back = max(pulled / machine.bandwidth, HANDLING / machine.processors * pulled)
         link = (max(sum(sent), sum(got)) + fetched + pulled) / machine.bandwidth
