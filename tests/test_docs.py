@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import pytest
 
 from autodist_core.strategy import BUILDERS
-from autodist_keras import DistributedModel
-from tests.support.compare import assert_same, flat, in_order
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -43,7 +40,7 @@ SET_BY_A_SCHEDULER = {
 TEXT = ("text", "{ .text .wrap }")
 """What the python block before prints; in the second form, the site wraps it."""
 OTHERS = DOCS / "with-other-packages.md"
-"""A page of which each section runs twice, where the packages that it imports are installed."""
+"""A page with parts of the programs in examples/real, which run where their packages are installed."""
 PACKAGES = ("autodist_core", "autodist_keras")
 
 
@@ -96,7 +93,11 @@ def _case(page: Path):
     return pytest.param(page, id=label(page), marks=[pytest.mark.oldest] * (label(page) == "README.md"))
 
 
-@pytest.mark.parametrize("page", [_case(page) for page in PAGES if page != OTHERS])
+def is_of_a_program(block: Block) -> bool:
+    return any(plainly(block.text) in plainly(path.read_text()) for path in (ROOT / "examples/real").glob("*.py"))
+
+
+@pytest.mark.parametrize("page", [_case(page) for page in PAGES])
 def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logging.getLogger("autodist"), "level", logging.getLogger("autodist").level)
@@ -109,6 +110,8 @@ def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
             where = f"{label(page)}, line {block.line}"
             if block.language == "yaml":
                 write_file(block, where)
+            elif block.language == "python" and page == OTHERS and is_of_a_program(block):
+                pass  # test_real_examples.py runs the program
             elif block.language == "python":
                 printed = execute(block, page, names)
             elif block.language in TEXT:
@@ -122,48 +125,6 @@ def test_a_page_does_what_it_says(page, tmp_path, monkeypatch):
         for value in list(names.values()):
             if type(value).__name__ in ("DistributedModel", "AutoDist"):
                 value.close()
-
-
-class OneDevice(contextlib.nullcontext):
-    """Stands in the place of DistributedModel, and lets Keras train the model."""
-
-    def __init__(self, model, cluster, strategy=None):
-        super().__init__(model)
-        self.model = model
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-
-def section(heading: str) -> list[Block]:
-    before, _, after = OTHERS.read_text().partition(f"\n## {heading}\n")
-    first, lines = before.count("\n") + 2, after.partition("\n## ")[0].count("\n")
-    return [block for block in blocks(OTHERS) if first < block.line <= first + lines]
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")  # the packages warn of each other
-@pytest.mark.parametrize("heading", re.findall("^## (.*)", OTHERS.read_text(), re.MULTILINE))
-def test_models_of_other_packages(heading, tmp_path, monkeypatch, request):
-    monkeypatch.chdir(tmp_path)
-    text = "".join(block.text for block in section(heading))
-    for package in re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE):
-        pytest.importorskip(package, reason=f"`make test-packages` installs {package}")
-    if only_float32 := heading == "BayesFlow":
-        assert "float32 only" in OTHERS.read_text()
-    else:
-        request.getfixturevalue("float64")
-    trained = []
-    for front in (OneDevice, DistributedModel):
-        names = starting_names(OTHERS) | {"DistributedModel": front}
-        for block in section(heading):
-            execute(block, OTHERS, names)
-        models = {name: each for name, each in names.items() if getattr(each, "optimizer", None)}
-        variables = {name: in_order(each.variables, each.optimizer.variables) for name, each in models.items()}
-        values = flat([variables, names["history"].history if "history" in names else {}])
-        # A bias of the keys of attention has no gradient but the rounding of a sum that is zero.
-        trained.append({name: np.where(abs(each) <= 1e-15, 0, each) for name, each in values.items()})
-    assert_same(*trained, 1e-5 if only_float32 else 1e-12)
 
 
 def test_every_fence_is_a_block_that_was_read():
