@@ -1,18 +1,17 @@
 """The checks of a strategy against one model and one cluster.
 
-A Strategy, a GraphItem and a ResourceSpec come in, and a list of sentences goes out: one for each reason why the
-strategy cannot be carried out. The compiler raises all of them at once.
+A strategy's replicas and nodes, a GraphItem and a ResourceSpec come in, and a list of sentences goes out: one for each
+reason why the strategy cannot be carried out. The compiler raises all of them at once.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from autodist_core.errors import ResourceSpecError, StrategyError, amount, did_you_mean
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.options import AllReduceOptions, PSOptions
 from autodist_core.strategy.partition import PartitionerConfig
-from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import POWER_SGD_RANK, AllReducePlan, Node, PSPlan
 
 
@@ -25,29 +24,26 @@ def variable_name(written: str) -> str:
     return written.removesuffix(":0")
 
 
-def violations(strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> list[str]:
-    """Return a sentence for each reason why the strategy cannot be carried out, in the order of the strategy's nodes.
+def violations(replicas: Sequence[str], nodes: Sequence[Node], item: GraphItem, spec: ResourceSpec) -> list[str]:
+    """Return a sentence for each reason why a strategy cannot be carried out, in the order of the strategy's nodes.
 
-    >>> from autodist_core.strategy.ps import PS
     >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=1)
-    >>> strategy = PS().build(item, spec)
-    >>> violations(strategy, item, spec)
+    >>> violations(["localhost:CPU:0"], [Node("w", PSPlan(("localhost:CPU:0",)))], item, spec)
     []
-    >>> strategy.node_config[0].PSSynchronizer.staleness = -1
-    >>> violations(strategy, item, spec)
+    >>> violations(["localhost:CPU:0"], [Node("w", PSPlan(("localhost:CPU:0",), staleness=-1))], item, spec)
     ["'w': PSOptions(staleness=-1): staleness is an integer from 0 to 2147483647."]
     """
-    return list(_Checker(strategy, graph_item, resource_spec).run())
+    return list(_Checker(replicas, nodes, item, spec).run())
 
 
 class _Checker:
     """Yields the violations of one strategy. Each method checks one thing; ``whose`` names it in the messages."""
 
-    def __init__(self, strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> None:
-        self.nodes, self.replicas = strategy.nodes, strategy.replicas
-        self.variables = graph_item.trainable_var_op_to_var
-        self.devices = dict(resource_spec.devices)
-        self.source = resource_spec.source
+    def __init__(self, replicas: Sequence[str], nodes: Sequence[Node], item: GraphItem, spec: ResourceSpec) -> None:
+        self.replicas, self.nodes = replicas, nodes
+        self.variables = item.trainable_var_op_to_var
+        self.devices = dict(spec.devices)
+        self.source = spec.source
 
     def run(self) -> Iterator[str]:
         yield from self.of_replicas()

@@ -43,16 +43,16 @@ class StrategyCompiler:
                 "a StrategyBuilder's build must return a Strategy: make one with Strategy(), fill its graph_config and "
                 f"node_config, and return it. Received: {strategy!r} ({type(strategy).__name__})."
             )
-        wrong = violations(strategy, self._graph_item, self._resource_spec)
+        replicas, nodes = strategy.replicas, strategy.nodes
+        wrong = violations(replicas, nodes, self._graph_item, self._resource_spec)
         if wrong:
             raise StrategyError(*wrong, subject=f"strategy {strategy.id}")
-        nodes = {variable_name(node.var_name): node for node in strategy.nodes}
-        piece_numbers = count()
+        by_name, piece_numbers = {variable_name(node.var_name): node for node in nodes}, count()
         plans = tuple(
-            _variable_plan(nodes[name], variable, piece_numbers)
+            _variable_plan(by_name[name], variable, piece_numbers)
             for name, variable in self._graph_item.trainable_var_op_to_var.items()
         )
-        return CompiledStrategy(strategy.id, tuple(map(_canonical, strategy.replicas)), plans, tuple(strategy.notes))
+        return CompiledStrategy(strategy.id, tuple(map(_canonical, replicas)), plans, tuple(strategy.notes))
 
 
 def _variable_plan(node: Node, variable: Variable, piece_numbers: Iterator[int]) -> VariablePlan:
