@@ -68,9 +68,8 @@ class Auto(StrategyBuilder):
         if (chosen := improved(trial, found[0])) is not found[0]:
             found.insert(0, chosen)
         for each in found:
-            strategy, others = each.strategy.copy(), [other for other in found if other is not each]
-            strategy.notes.extend(notes(trial, each, others, known=item.usual_examples > 0))
-            yield each.name, strategy
+            others = [other for other in found if other is not each]
+            yield each.name, each.strategy.noted(*notes(trial, each, others, known=item.usual_examples > 0))
 
 
 def beside_measured(

@@ -10,7 +10,6 @@ arithmetic that is only thought to be slow would hide what travels.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from autodist_core.auto.charges import Charge
 from autodist_core.auto.choosing import Candidate, Trial
@@ -19,8 +18,8 @@ from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import AllReduce, PartitionedPS, Strategy, StrategyBuilder
-from autodist_core.strategy.options import PSOptions, begin
-from autodist_core.strategy.partition import PartitionerConfig
+from autodist_core.strategy.options import PSOptions, replica_devices
+from autodist_core.strategy.synchronizers import Node
 
 _EVALUATIONS = 12_000
 """The most changes, each for one machine: some 200 variables on 8 machines. A limit of time would not repeat."""
@@ -50,16 +49,12 @@ class On(StrategyBuilder):
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        strategy, options, count = begin(resource_spec), PSOptions(), len(self.devices)
-        for name, variable in graph_item.trainable_var_op_to_var.items():
-            node = strategy.node_config.add(var_name=name)
-            if count == 1 or not variable.shape or variable.shape[0] < count:
-                options.write_ps(node, self.devices[0])
-                continue
-            node.partitioner = PartitionerConfig.along(0, count, len(variable.shape)).partition_str
-            for index, place in enumerate(self.devices):
-                options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
-        return strategy
+        options, nodes = PSOptions(), []
+        for variable in graph_item.trainable_var_op_to_var.values():
+            is_short = not variable.shape or variable.shape[0] < len(self.devices)
+            used = [options.ps(place) for place in self.devices[: 1 if is_short else None]]
+            nodes.append(Node.of(variable, used))
+        return Strategy.of(replica_devices(resource_spec), nodes)
 
 
 def improved(trial: Trial, found: Candidate) -> Candidate:
@@ -82,7 +77,7 @@ def improved(trial: Trial, found: Candidate) -> Candidate:
         return found
     views = [_View(trial, found), _View(trial.on(cluster.faster(_FASTER)), found)]
     now = {each.name: each for each in found.charges}
-    left, nodes = _EVALUATIONS // len(cluster.machines), dict[str, Any]()
+    left, nodes = _EVALUATIONS // len(cluster.machines), dict[str, Node]()
     sizes = {name: each.byte_size for name, each in trial.item.trainable_var_op_to_var.items()}
     others = list(_others(trial))
     for name in sorted(now, key=lambda name: -sizes[name]):
@@ -97,10 +92,8 @@ def improved(trial: Trial, found: Candidate) -> Candidate:
                 now[name], nodes[name] = charges[name], settings[name]
     if not nodes:
         return found
-    strategy = found.strategy.copy()
-    for node in strategy.node_config:
-        if node.var_name in nodes:
-            node.CopyFrom(nodes[node.var_name])
+    kept = found.strategy
+    strategy = Strategy.of(kept.replicas, [nodes.get(node.var_name, node) for node in kept.nodes], kept.notes)
     made = trial.candidate(f"{found.name} with {amount(len(nodes), 'variable')} changed", strategy)
     better = made.prediction.step < found.prediction.step and (trial.fits(made) or not trial.fits(found))
     return made if better else found
@@ -132,7 +125,7 @@ class _View:
         self._totals.add(new)
 
 
-def _others(trial: Trial) -> Iterator[tuple[dict[str, Charge], dict[str, Any]]]:
+def _others(trial: Trial) -> Iterator[tuple[dict[str, Charge], dict[str, Node]]]:
     """What can be decided of each variable: its charge, and its settings in a strategy, by its name."""
     rates = trial.spec.network_bandwidth
     by_rate = sorted(trial.spec.node_cpu_devices.items(), key=lambda each: -rates[each[0]])
@@ -141,4 +134,4 @@ def _others(trial: Trial) -> Iterator[tuple[dict[str, Charge], dict[str, Any]]]:
     for builder in (AllReduce(), AllReduce(factor_rows=0), PartitionedPS(), On(tuple(servers)), *alone):
         made = builder.build(trial.item, trial.spec)
         charges = trial.candidate("", made).charges
-        yield {each.name: each for each in charges}, {node.var_name: node for node in made.node_config}
+        yield {each.name: each for each in charges}, {node.var_name: node for node in made.nodes}

@@ -13,9 +13,10 @@ from autodist_core.errors import amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.options import AllReduceOptions, begin, check_integer
-from autodist_core.strategy.partition import PartitionerConfig, shard_count
+from autodist_core.strategy.options import AllReduceOptions, check_integer, replica_devices
+from autodist_core.strategy.partition import shard_count
 from autodist_core.strategy.strategy import Strategy
+from autodist_core.strategy.synchronizers import Node
 
 
 @dataclass(frozen=True)
@@ -98,21 +99,17 @@ def _build(
     axis_of: Callable[[Variable], int | None],
 ) -> Strategy:
     """All-reduce the gradients. `axis_of` says along which axis a variable is split; None if it stays whole."""
-    strategy = begin(resource_spec)
-    replicas = len(strategy.graph_config.replicas)
-    index, split = count(), 0
+    replicas, index, nodes = replica_devices(resource_spec), count(), []
     for variable in graph_item.trainable_var_op_to_var.values():
-        node = strategy.node_config.add(var_name=variable.name)
         axis = axis_of(variable)
-        shards = shard_count(variable.shape[axis], replicas) if axis is not None and variable.shape else 1
-        if axis is None or shards == 1:
-            options.write_all_reduce(node, next(index), options.rows_of(variable, resource_spec))
-            continue
-        split += 1
-        node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
-        for shard in range(shards):
-            options.write_all_reduce(node.part_config.add(var_name=variable.part_name(shard)), next(index))
+        shards = shard_count(variable.shape[axis], len(replicas)) if axis is not None and variable.shape else 1
+        if shards == 1:
+            used = [options.all_reduce_whole(next(index), variable, resource_spec)]
+        else:
+            used = [options.all_reduce(next(index)) for _ in range(shards)]
+        nodes.append(Node.of(variable, used, axis or 0))
+    split, notes = sum(bool(node.part_config) for node in nodes), []
     if split and options.factor_rows:
         whose = f"{amount(split, 'variable that is', 'variables that are')} split"
-        strategy.notes.append(f"factor_rows has no effect on {whose}: the gradients of shards travel")
-    return strategy
+        notes.append(f"factor_rows has no effect on {whose}: the gradients of shards travel")
+    return Strategy.of(replicas, nodes, notes)

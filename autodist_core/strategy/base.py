@@ -1,7 +1,7 @@
-"""The three classes for a strategy of your own: Strategy, StrategyBuilder and StrategyCompiler.
+"""The classes for a strategy of your own: Strategy, StrategyBuilder and StrategyCompiler, and the values of a Strategy.
 
-The modules `strategy`, `builder` and `compiler` define them. Subclass StrategyBuilder, and return a Strategy.
-
+The modules `strategy`, `builder`, `compiler` and `synchronizers` define them. Subclass StrategyBuilder, and return a
+Strategy of nodes.
 
 >>> from autodist_core.strategy.base import Strategy, StrategyBuilder
 >>> class Nothing(StrategyBuilder):
@@ -14,5 +14,6 @@ strategy ... @ 0 replicas
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.strategy.strategy import Strategy
+from autodist_core.strategy.synchronizers import AllReducePlan, Node, PSPlan
 
-__all__ = ["Strategy", "StrategyBuilder", "StrategyCompiler"]
+__all__ = ["AllReducePlan", "Node", "PSPlan", "Strategy", "StrategyBuilder", "StrategyCompiler"]

@@ -14,16 +14,12 @@ from autodist_core.strategy.strategy import Strategy
 class StrategyBuilder(ABC):
     """Makes strategies. For a strategy of your own, subclass this class and write :meth:`build`.
 
+    >>> from autodist_core.strategy.base import Node, PSPlan
     >>> class OnFirstCPU(StrategyBuilder):
     ...     def build(self, graph_item, resource_spec):
     ...         place, _ = resource_spec.cpu_devices[0]
-    ...         strategy = Strategy()
-    ...         strategy.graph_config.replicas.extend(name for name, _ in resource_spec.replica_devices)
-    ...         for name in graph_item.trainable_var_op_to_var:
-    ...             node = strategy.node_config.add(var_name=name)
-    ...             node.PSSynchronizer.reduction_destination = place
-    ...             node.PSSynchronizer.sync = True
-    ...         return strategy
+    ...         nodes = [Node(name, PSPlan((place,))) for name in graph_item.trainable_var_op_to_var]
+    ...         return Strategy.of([name for name, _ in resource_spec.replica_devices], nodes)
     >>> from autodist_core.step.graph_item import Variable
     >>> print(OnFirstCPU().build(GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=1)))
     strategy ... @ 1 replica

@@ -1,29 +1,18 @@
 """The checks of a strategy against one model and one cluster.
 
-A Strategy, a GraphItem and a ResourceSpec come in, and a list of sentences goes out: one for each reason why the
-strategy cannot be carried out. The compiler raises all of them at once.
+A strategy's replicas and nodes, a GraphItem and a ResourceSpec come in, and a list of sentences goes out: one for each
+reason why the strategy cannot be carried out. The compiler raises all of them at once.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from autodist_core.errors import ResourceSpecError, StrategyError, amount, did_you_mean
-from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.options import AllReduceOptions, PSOptions
 from autodist_core.strategy.partition import PartitionerConfig
-from autodist_core.strategy.strategy import Strategy
-from autodist_core.strategy.synchronizers import (
-    BUCKET_BYTES,
-    COMPRESSORS,
-    POWER_SGD_RANK,
-    SPECS,
-    WIRE_DTYPES,
-    destinations,
-)
-
-Node = strategy_pb2.Strategy.Node
+from autodist_core.strategy.synchronizers import POWER_SGD_RANK, AllReducePlan, Node, PSPlan
 
 
 def variable_name(written: str) -> str:
@@ -35,37 +24,34 @@ def variable_name(written: str) -> str:
     return written.removesuffix(":0")
 
 
-def violations(strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> list[str]:
-    """Return a sentence for each reason why the strategy cannot be carried out, in the order of the strategy's nodes.
+def violations(replicas: Sequence[str], nodes: Sequence[Node], item: GraphItem, spec: ResourceSpec) -> list[str]:
+    """Return a sentence for each reason why a strategy cannot be carried out, in the order of the strategy's nodes.
 
-    >>> from autodist_core.strategy.ps import PS
     >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=1)
-    >>> strategy = PS().build(item, spec)
-    >>> violations(strategy, item, spec)
+    >>> violations(["localhost:CPU:0"], [Node("w", PSPlan(("localhost:CPU:0",)))], item, spec)
     []
-    >>> strategy.node_config[0].PSSynchronizer.staleness = -1
-    >>> violations(strategy, item, spec)
+    >>> violations(["localhost:CPU:0"], [Node("w", PSPlan(("localhost:CPU:0",), staleness=-1))], item, spec)
     ["'w': PSOptions(staleness=-1): staleness is an integer from 0 to 2147483647."]
     """
-    return list(_Checker(strategy, graph_item, resource_spec).run())
+    return list(_Checker(replicas, nodes, item, spec).run())
 
 
 class _Checker:
     """Yields the violations of one strategy. Each method checks one thing; ``whose`` names it in the messages."""
 
-    def __init__(self, strategy: Strategy, graph_item: GraphItem, resource_spec: ResourceSpec) -> None:
-        self.strategy = strategy
-        self.variables = graph_item.trainable_var_op_to_var
-        self.devices = dict(resource_spec.devices)
-        self.source = resource_spec.source
+    def __init__(self, replicas: Sequence[str], nodes: Sequence[Node], item: GraphItem, spec: ResourceSpec) -> None:
+        self.replicas, self.nodes = replicas, nodes
+        self.variables = item.trainable_var_op_to_var
+        self.devices = dict(spec.devices)
+        self.source = spec.source
 
     def run(self) -> Iterator[str]:
-        yield from self.replicas(self.strategy.graph_config.replicas)
-        names = [variable_name(node.var_name) for node in self.strategy.node_config]
+        yield from self.of_replicas()
+        names = [variable_name(node.var_name) for node in self.nodes]
         for name, times in Counter(names).items():
             if times > 1:
                 yield f"variable '{name}' has {times} nodes. Keep one."
-        for name, node in zip(names, self.strategy.node_config, strict=True):
+        for name, node in zip(names, self.nodes, strict=True):
             variable = self.variables.get(name)
             if variable is None:
                 hint = did_you_mean(name, self.variables)
@@ -75,13 +61,13 @@ class _Checker:
             if name not in names:
                 yield f"trainable variable '{name}' has no node. Add one that says how it is synchronized."
 
-    def replicas(self, replicas: Sequence[str]) -> Iterator[str]:
-        if not replicas:
+    def of_replicas(self) -> Iterator[str]:
+        if not self.replicas:
             yield (
                 "the list of replicas is empty. Name at least one device in graph_config.replicas; "
                 f"{self.source} has {', '.join(self.devices)}."
             )
-        for name, times in Counter(replicas).items():
+        for name, times in Counter(self.replicas).items():
             if times > 1:
                 yield f"replica '{name}' is listed {times} times. A device computes one part of a batch; list it once."
             yield from self.device(f"replica '{name}'", name)
@@ -119,7 +105,7 @@ class _Checker:
         for index, part in enumerate(parts):
             yield from self.part(f"{whose}, shard {index}", part, variable.part_name(index) if variable else "")
         # The node's own synchronizer is that of the variable, or of the shards whose part has no synchronizer.
-        if not parts or any(part.WhichOneof("synchronizer") is None for part in parts):
+        if not parts or any(part.synchronizer is None for part in parts):
             yield from self.synchronizer(whose, node, 1 if parts else max(shards, 1))
 
     def partition(self, whose: str, config: PartitionerConfig, variable: Variable) -> Iterator[str]:
@@ -139,28 +125,25 @@ class _Checker:
             yield f"{whose} is named '{part.var_name}' in part_config. Name it '{expected}', or leave the name out."
         if part.partitioner or part.part_config:
             yield f"{whose} is split again in part_config. A variable is split once: give it more shards instead."
-        if part.WhichOneof("synchronizer") is not None:
+        if part.synchronizer is not None:
             yield from self.synchronizer(whose, part, 1, is_shard=True)
 
     def synchronizer(self, whose: str, node: Node, shards: int, is_shard: bool = False) -> Iterator[str]:
-        kind = node.WhichOneof("synchronizer")
-        if kind is None:
+        said = node.synchronizer
+        if node.contradiction:
+            yield f"{whose} {node.contradiction}"
+        if said is None:
             of = "synchronizer for the shards whose part_config has none" if node.part_config else "synchronizer"
             yield f"{whose} has no {of}. Set PSSynchronizer or AllReduceSynchronizer."
-        elif kind == "PSSynchronizer":
-            yield from self.ps(whose, node.PSSynchronizer, shards, is_shard or bool(node.partitioner))
+        elif isinstance(said, PSPlan):
+            yield from self.ps(whose, said, shards, is_shard or bool(node.partitioner))
         else:
-            yield from self.all_reduce(whose, node.AllReduceSynchronizer)
+            yield from self.all_reduce(whose, said)
 
-    def ps(self, whose: str, ps: synchronizers_pb2.PSSynchronizer, shards: int, is_split: bool) -> Iterator[str]:
-        places = destinations(ps)
+    def ps(self, whose: str, ps: PSPlan, shards: int, is_split: bool) -> Iterator[str]:
+        places = ps.destinations
         if not places:
             yield f"{whose} has no reduction destination. Name a CPU device of {self.source}: {', '.join(self.cpus)}."
-        if ps.reduction_destination and places != (ps.reduction_destination,):
-            yield (
-                f"{whose} has reduction_destination '{ps.reduction_destination}' and other reduction_destinations "
-                f"({', '.join(places)}). Set one of the two fields."
-            )
         if len(places) > shards:
             yield (
                 f"{whose} names {len(places)} reduction destinations ({', '.join(places)}) for "
@@ -185,20 +168,17 @@ class _Checker:
     def destination(self, whose: str, name: str) -> Iterator[str]:
         unusable = list(self.device(whose, name))
         yield from unusable
-        replicas = self.strategy.graph_config.replicas
-        if not unusable and DeviceSpec.parse(name).kind != "CPU" and name not in replicas:
-            known = ", ".join(dict.fromkeys([*self.cpus, *replicas]))
+        if not unusable and DeviceSpec.parse(name).kind != "CPU" and name not in self.replicas:
+            known = ", ".join(dict.fromkeys([*self.cpus, *self.replicas]))
             yield f"{whose} is neither a CPU device nor a replica's, and reductions run on those. Known: {known}."
 
-    def all_reduce(self, whose: str, reduce: synchronizers_pb2.AllReduceSynchronizer) -> Iterator[str]:
-        if reduce.group < 0:
+    def all_reduce(self, whose: str, reduce: AllReducePlan) -> Iterator[str]:
+        if reduce.group is not None and reduce.group < 0:
             yield f"{whose}: group is {reduce.group}. It is a number, 0 or more."
         try:
             AllReduceOptions(
-                reduce.chunk_size or 1, SPECS.get(reduce.spec, str(reduce.spec)),
-                COMPRESSORS.get(reduce.compressor, str(reduce.compressor)),
-                bucket_bytes=reduce.bucket_bytes or BUCKET_BYTES, factor_rows=reduce.factor_rows,
-                wire_dtype=WIRE_DTYPES.get(reduce.wire_dtype, str(reduce.wire_dtype)),
+                reduce.chunk_size or 1, reduce.spec, reduce.compressor, bucket_bytes=reduce.bucket_bytes,
+                factor_rows=reduce.factor_rows, wire_dtype=reduce.wire_dtype,
                 power_sgd_rank=reduce.power_sgd_rank or POWER_SGD_RANK,
             )
         except StrategyError as error:

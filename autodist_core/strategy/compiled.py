@@ -8,7 +8,7 @@ partitioned variable holds one `Shard` for each shard.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import TypeGuard
@@ -16,8 +16,7 @@ from typing import TypeGuard
 from autodist_core.errors import amount
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
-from autodist_core.strategy.partition import PartitionerConfig
-from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan, Synchronizer, split_text
+from autodist_core.strategy.synchronizers import AllReducePlan, Node, PSPlan, Synchronizer
 
 
 @dataclass(frozen=True)
@@ -107,29 +106,7 @@ class VariablePlan:
     @property
     def text(self) -> str:
         """The plan as text: the partitioning, if there is one, and then the synchronizers."""
-        if self.axis is None:
-            return str(self.synchronizer)
-        split = split_text(PartitionerConfig.along(self.axis, len(self.shards), len(self.variable.shape)))
-        common = common_synchronizer([shard.synchronizer for shard in self.shards])
-        return f"{split} {common or ' + '.join(str(shard.synchronizer) for shard in self.shards)}"
-
-
-def common_synchronizer(synchronizers: Sequence[Synchronizer]) -> Synchronizer | None:
-    """The one synchronizer that equals all given ones except for destinations, with the destinations of all of them.
-
-    The result is ``None`` if the synchronizers differ in anything but their destinations.
-
-    >>> print(common_synchronizer([PSPlan(("a:CPU:0",)), PSPlan(("b:CPU:0",))]))
-    ps(a:CPU:0, b:CPU:0)
-    >>> common_synchronizer([PSPlan(("a:CPU:0",)), AllReducePlan()]) is None
-    True
-    """
-    without_places = [replace(each, destinations=()) if isinstance(each, PSPlan) else each for each in synchronizers]
-    if len(set(without_places)) > 1:
-        return None
-    places = tuple(place for each in synchronizers if isinstance(each, PSPlan) for place in each.destinations)
-    first = synchronizers[0]
-    return replace(first, destinations=places) if isinstance(first, PSPlan) else first
+        return str(Node.of(self.variable, [synchronizer for _, synchronizer in self.pieces], self.axis or 0))
 
 
 def allows_lead(synchronizer: Synchronizer) -> TypeGuard[PSPlan]:

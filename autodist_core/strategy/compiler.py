@@ -9,14 +9,13 @@ from dataclasses import replace
 from itertools import count
 
 from autodist_core.errors import StrategyError
-from autodist_core.proto import strategy_pb2
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.checker import variable_name, violations
-from autodist_core.strategy.compiled import CompiledStrategy, Shard, VariablePlan, common_synchronizer
+from autodist_core.strategy.compiled import CompiledStrategy, Shard, VariablePlan
 from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
 from autodist_core.strategy.strategy import Strategy
-from autodist_core.strategy.synchronizers import Synchronizer, lower_all_reduce, lower_ps
+from autodist_core.strategy.synchronizers import POWER_SGD_RANK, AllReducePlan, Node, Synchronizer, common_synchronizer
 
 
 class StrategyCompiler:
@@ -44,44 +43,43 @@ class StrategyCompiler:
                 "a StrategyBuilder's build must return a Strategy: make one with Strategy(), fill its graph_config and "
                 f"node_config, and return it. Received: {strategy!r} ({type(strategy).__name__})."
             )
-        wrong = violations(strategy, self._graph_item, self._resource_spec)
+        replicas, nodes = strategy.replicas, strategy.nodes
+        wrong = violations(replicas, nodes, self._graph_item, self._resource_spec)
         if wrong:
             raise StrategyError(*wrong, subject=f"strategy {strategy.id}")
-        nodes = {variable_name(node.var_name): node for node in strategy.node_config}
-        piece_numbers = count()
+        by_name, piece_numbers = {variable_name(node.var_name): node for node in nodes}, count()
         plans = tuple(
-            _variable_plan(nodes[name], variable, piece_numbers)
+            _variable_plan(by_name[name], variable, piece_numbers)
             for name, variable in self._graph_item.trainable_var_op_to_var.items()
         )
-        replicas = tuple(_canonical(replica) for replica in strategy.graph_config.replicas)
-        return CompiledStrategy(strategy.id, replicas, plans, tuple(strategy.notes))
+        return CompiledStrategy(strategy.id, tuple(map(_canonical, replicas)), plans, tuple(strategy.notes))
 
 
-def _variable_plan(node: strategy_pb2.Strategy.Node, variable: Variable, piece_numbers: Iterator[int]) -> VariablePlan:
+def _variable_plan(node: Node, variable: Variable, piece_numbers: Iterator[int]) -> VariablePlan:
+    used = node.used
     if not node.partitioner:
-        return VariablePlan(variable, _synchronizer(node, 0, piece_numbers), note=node.note)
+        return VariablePlan(variable, _synchronizer(used[0], 0, next(piece_numbers)), note=node.note)
     config = PartitionerConfig(partition_str=node.partitioner)
     sizes = shard_sizes(variable.shape[config.axis], config.num_shards)
-    parts = [part if part.WhichOneof("synchronizer") else node for part in node.part_config] or [
-        node
-    ] * config.num_shards
+    synchronizers = [
+        _synchronizer(used[index % len(used)], index, next(piece_numbers)) for index in range(config.num_shards)
+    ]
     shards = tuple(
-        Shard(index, sum(sizes[:index]), size, _synchronizer(part, index, piece_numbers))
-        for index, (size, part) in enumerate(zip(sizes, parts, strict=True))
+        Shard(index, sum(sizes[:index]), size, synchronizers[index]) for index, size in enumerate(sizes)
     )
-    synchronizers = [shard.synchronizer for shard in shards]
     shown = common_synchronizer(synchronizers) or synchronizers[0]
     return VariablePlan(variable, shown, config.axis, shards, node.note)
 
 
-def _synchronizer(node: strategy_pb2.Strategy.Node, shard: int, piece_numbers: Iterator[int]) -> Synchronizer:
+def _synchronizer(said: Synchronizer | None, shard: int, piece: int) -> Synchronizer:
     """The synchronizer of one shard, or of a variable that is not partitioned, which counts as shard 0."""
-    number = next(piece_numbers)
-    if node.WhichOneof("synchronizer") == "AllReduceSynchronizer":
-        return lower_all_reduce(node.AllReduceSynchronizer, number)
-    plan = lower_ps(node.PSSynchronizer)
+    assert said is not None, "the checks let no piece without a synchronizer pass"
+    if isinstance(said, AllReducePlan):
+        group = piece // said.chunk_size if said.group is None else said.group
+        rank = (said.power_sgd_rank or POWER_SGD_RANK) if said.compressor == "PowerSGDCompressor" else 0
+        return replace(said, group=group, power_sgd_rank=rank)
     # A node that speaks for several shards may name several destinations. The shards take them in turn.
-    return replace(plan, destinations=(_canonical(plan.destinations[shard % len(plan.destinations)]),))
+    return replace(said, destinations=(_canonical(said.destinations[shard % len(said.destinations)]),))
 
 
 def _canonical(name: str) -> str:

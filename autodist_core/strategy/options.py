@@ -1,42 +1,35 @@
 """What the builders of this package share: their options, and the choice of a device for each piece.
 
-The option classes check what a user passed, and write it into the nodes of a Strategy.
+The option classes check what a user passed, and make the synchronizers of nodes of it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autodist_core.errors import StrategyError, did_you_mean
-from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.factor_rows import factor_rows
-from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
-from autodist_core.strategy.strategy import Strategy
+from autodist_core.strategy.partition import shard_sizes
+from autodist_core.strategy.strategy import COMPRESSORS, SPECS, WIRE_DTYPES
 from autodist_core.strategy.synchronizers import (
     BUCKET_BYTES,
-    COMPRESSORS,
     HALF_PRECISION,
     POWER_SGD_RANK,
-    SPECS,
-    WIRE_DTYPES,
     AllReducePlan,
+    Node,
+    PSPlan,
 )
 from autodist_core.strategy.wire import wire
 
 
-def begin(resource_spec: ResourceSpec) -> Strategy:
-    """Return a strategy that has the cluster's replicas and no variables yet.
+def replica_devices(resource_spec: ResourceSpec) -> list[str]:
+    """Return the names of the cluster's replicas: all GPUs, and the CPU devices of nodes without GPUs.
 
-    The replicas are all GPUs, and the CPU devices of nodes without GPUs.
-
-    >>> print(begin(ResourceSpec.local(cpus=1)))
-    strategy ... @ 1 replica
-      replica localhost:CPU:0
+    >>> replica_devices(ResourceSpec.local(cpus=2))
+    ['localhost:CPU:0', 'localhost:CPU:1']
     """
-    strategy = Strategy()
-    strategy.graph_config.replicas.extend(name for name, _ in resource_spec.replica_devices)
-    return strategy
+    return [name for name, _ in resource_spec.replica_devices]
 
 
 def reduction_devices(resource_spec: ResourceSpec) -> list[str]:
@@ -90,10 +83,8 @@ def check_choice(
 class PSOptions:
     """The options of a builder that puts variables on parameter servers.
 
-    >>> node = strategy_pb2.Strategy.Node(var_name="w")
-    >>> PSOptions(staleness=2).write_ps(node, "10.0.0.1:CPU:0")
-    >>> node.PSSynchronizer.staleness, node.PSSynchronizer.sync
-    (2, True)
+    >>> print(PSOptions(staleness=2).ps("10.0.0.1:CPU:0"))
+    ps(10.0.0.1:CPU:0, staleness=2)
     """
 
     local_proxy_variable: bool = False
@@ -115,22 +106,17 @@ class PSOptions:
                 "set sync=True or staleness=0."
             )
 
-    def write_ps(self, node: strategy_pb2.Strategy.Node, place: str) -> None:
-        """Write into ``node`` that its variable lives on the device ``place``."""
-        node.PSSynchronizer.CopyFrom(synchronizers_pb2.PSSynchronizer(
-            reduction_destinations=[place], local_replication=self.local_proxy_variable, sync=self.sync,
-            staleness=self.staleness,
-        ))  # fmt: skip
+    def ps(self, place: str, gathered: bool = False) -> PSPlan:
+        """Return how a variable or a shard that lives on the device ``place`` is synchronized."""
+        return PSPlan((place,), self.local_proxy_variable, self.sync, self.staleness, gathered)
 
 
 @dataclass(frozen=True)
 class AllReduceOptions:
     """The options of a builder that all-reduces gradients.
 
-    >>> node = strategy_pb2.Strategy.Node(var_name="w")
-    >>> AllReduceOptions(chunk_size=2).write_all_reduce(node, 5)
-    >>> node.AllReduceSynchronizer.group
-    2
+    >>> print(AllReduceOptions(chunk_size=2).all_reduce(5))
+    all_reduce(group=2)
     """
 
     chunk_size: int = 128
@@ -154,14 +140,14 @@ class AllReduceOptions:
         """Refuse options that cannot be carried out."""
         whose = type(self).__name__
         check_integer(whose, "chunk_size", self.chunk_size, 1)
-        check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS.values())
+        check_choice(whose, "all_reduce_spec", self.all_reduce_spec, SPECS)
         types = {
             name: f" It is a wire_dtype: compressor='HorovodCompressor', wire_dtype={name!r}."
-            for name in WIRE_DTYPES.values()
+            for name in WIRE_DTYPES
         }
-        check_choice(whose, "compressor", self.compressor, COMPRESSORS.values(), types)
+        check_choice(whose, "compressor", self.compressor, COMPRESSORS, types)
         check_integer(whose, "bucket_bytes", self.bucket_bytes, 1)
-        check_choice(whose, "wire_dtype", self.wire_dtype, WIRE_DTYPES.values())
+        check_choice(whose, "wire_dtype", self.wire_dtype, WIRE_DTYPES)
         check_integer(whose, "power_sgd_rank", self.power_sgd_rank, 1)
         if self.factor_rows is not None:
             check_integer(whose, "factor_rows", self.factor_rows, 0)
@@ -174,23 +160,18 @@ class AllReduceOptions:
                     f"compressor={' or '.join(map(repr, needed))}; set it, or leave {key} out."
                 )
 
-    def rows_of(self, variable: Variable, resource_spec: ResourceSpec) -> int:
-        """Return the most examples of a batch for which the factors of the variable's gradient travel."""
-        plan = AllReducePlan(compressor=self.compressor, wire_dtype=self.wire_dtype, power_sgd_rank=self.power_sgd_rank)
+    def all_reduce(self, index: int) -> AllReducePlan:
+        """Return how piece number ``index`` of the strategy is synchronized."""
+        rank = self.power_sgd_rank if self.compressor == "PowerSGDCompressor" else 0
+        return AllReducePlan(
+            self.all_reduce_spec, self.compressor, index // self.chunk_size, 0, rank, self.bucket_bytes, self.wire_dtype
+        )
+
+    def all_reduce_whole(self, index: int, variable: Variable, resource_spec: ResourceSpec) -> AllReducePlan:
+        """Return the same of a piece that is a variable in one piece: the factors of its gradient may travel."""
+        plan = self.all_reduce(index)
         sent = wire(plan, variable.shape, variable.dtype).bytes
-        return factor_rows(self.factor_rows, variable, sent, resource_spec)
-
-    def write_all_reduce(self, node: strategy_pb2.Strategy.Node, index: int, rows: int = 0) -> None:
-        """Write into ``node`` that its piece, number ``index`` of the strategy, is all-reduced.
-
-        ``rows`` is the most examples of a batch for which factors travel.
-        """
-        # A default is not written, so that the message equals one of a version without these fields.
-        node.AllReduceSynchronizer.CopyFrom(synchronizers_pb2.AllReduceSynchronizer(
-            spec=self.all_reduce_spec, compressor=self.compressor, group=index // self.chunk_size,
-            bucket_bytes=0 if self.bucket_bytes == BUCKET_BYTES else self.bucket_bytes, wire_dtype=self.wire_dtype,
-            power_sgd_rank=0 if self.power_sgd_rank == POWER_SGD_RANK else self.power_sgd_rank, factor_rows=rows,
-        ))  # fmt: skip
+        return replace(plan, factor_rows=factor_rows(self.factor_rows, variable, sent, resource_spec))
 
 
 class LoadBalancer:
@@ -223,30 +204,26 @@ class LoadBalancer:
 
 
 def spread(
-    strategy: Strategy, graph_item: GraphItem, options: PSOptions, servers: Sequence[str],
-    cut: Callable[[Variable], tuple[int, int]],
-) -> int:
-    """Put all variables, or their shards, on servers, and return how many variables are whole.
+    graph_item: GraphItem, options: PSOptions, servers: Sequence[str], cut: Callable[[Variable], tuple[int, int]],
+    gathered: bool = False,
+) -> list[Node]:
+    """Return nodes that put all variables, or their shards, on servers.
 
-    `cut` says along which axis a variable is split, and in how many shards; 1 stands for a whole variable.
+    `cut` says along which axis a variable is split, and in how many shards; 1 stands for a whole variable. `gathered`
+    says whether replicas gather the variables that are split.
 
-    >>> item, spec = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32"))), ResourceSpec.local()
-    >>> strategy = begin(spec)
-    >>> spread(strategy, item, PSOptions(), reduction_devices(spec), lambda variable: (0, len(variable.shape)))
-    1
-    >>> print(str(strategy).splitlines()[-2])
-      w : split(axis=0, shards=2) ps(localhost:CPU:0, localhost:CPU:1)
+    >>> item = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32")))
+    >>> print(*spread(item, PSOptions(), ["a:CPU:0", "b:CPU:0"], lambda variable: (0, len(variable.shape))), sep="\\n")
+    split(axis=0, shards=2) ps(a:CPU:0, b:CPU:0)
+    ps(a:CPU:0)
     """
-    balancer, whole = LoadBalancer(servers), 0
+    balancer, nodes = LoadBalancer(servers), []
     for variable in graph_item.trainable_var_op_to_var.values():
-        node, (axis, shards) = strategy.node_config.add(var_name=variable.name), cut(variable)
-        if shards == 1:
-            whole += 1
-            options.write_ps(node, balancer.spread([variable.byte_size])[0])
-            continue
-        node.partitioner = PartitionerConfig.along(axis, shards, len(variable.shape)).partition_str
-        entry_bytes = variable.byte_size // variable.shape[axis]
-        places = balancer.spread(entry_bytes * size for size in shard_sizes(variable.shape[axis], shards))
-        for index, place in enumerate(places):
-            options.write_ps(node.part_config.add(var_name=variable.part_name(index)), place)
-    return whole
+        axis, shards = cut(variable)
+        sizes = [variable.byte_size]
+        if shards > 1:
+            entry_bytes = variable.byte_size // variable.shape[axis]
+            sizes = [entry_bytes * size for size in shard_sizes(variable.shape[axis], shards)]
+        used = [options.ps(place, gathered and shards > 1) for place in balancer.spread(sizes)]
+        nodes.append(Node.of(variable, used, axis))
+    return nodes

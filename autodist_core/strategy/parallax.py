@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.options import AllReduceOptions, LoadBalancer, PSOptions, begin, reduction_devices
+from autodist_core.strategy.options import AllReduceOptions, LoadBalancer, PSOptions, reduction_devices, replica_devices
 from autodist_core.strategy.strategy import Strategy
+from autodist_core.strategy.synchronizers import Node
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,13 @@ class Parallax(PSOptions, AllReduceOptions, StrategyBuilder):
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        strategy = begin(resource_spec)
         balancer = LoadBalancer(reduction_devices(resource_spec))
-        for index, variable in enumerate(graph_item.trainable_var_op_to_var.values()):
-            node = strategy.node_config.add(var_name=variable.name)
-            if variable.is_sparse:
-                self.write_ps(node, balancer.spread([variable.byte_size])[0])
-            else:
-                self.write_all_reduce(node, index, self.rows_of(variable, resource_spec))
-        return strategy
+        nodes = [
+            Node(variable.name, self.ps(balancer.spread([variable.byte_size])[0]) if variable.is_sparse
+                 else self.all_reduce_whole(index, variable, resource_spec))
+            for index, variable in enumerate(graph_item.trainable_var_op_to_var.values())
+        ]
+        return Strategy.of(replica_devices(resource_spec), nodes)
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,5 @@ class Default(StrategyBuilder):
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        strategy = Parallax().build(graph_item, resource_spec)
-        strategy.notes.append(
-            "no strategy was named: all-reduce for dense variables, parameter servers for sparse ones"
-        )
-        return strategy
+        made = Parallax().build(graph_item, resource_spec)
+        return made.noted("no strategy was named: all-reduce for dense variables, parameter servers for sparse ones")

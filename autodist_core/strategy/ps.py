@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.options import PSOptions, begin, reduction_devices, spread
+from autodist_core.strategy.options import PSOptions, reduction_devices, replica_devices, spread
 from autodist_core.strategy.partition import shard_count, uneven_shard_count
 from autodist_core.strategy.strategy import Strategy
 
@@ -106,8 +106,5 @@ def _build(
     def cut(variable: Variable) -> tuple[int, int]:
         return 0, shards_of(variable.shape[0], len(servers)) if shards_of and variable.shape else 1
 
-    strategy = begin(resource_spec)
-    spread(strategy, graph_item, options, servers, cut)
-    if shards_of and len(servers) == 1:
-        strategy.notes.append(f"one reduction device ({servers[0]}): variables stay whole")
-    return strategy
+    notes = [f"one reduction device ({servers[0]}): variables stay whole"] if shards_of and len(servers) == 1 else []
+    return Strategy.of(replica_devices(resource_spec), spread(graph_item, options, servers, cut), notes)

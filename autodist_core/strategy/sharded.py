@@ -11,7 +11,7 @@ from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.values import format_bytes
 from autodist_core.strategy.builder import StrategyBuilder
-from autodist_core.strategy.options import PSOptions, begin, check_choice, check_integer, spread
+from autodist_core.strategy.options import PSOptions, check_choice, check_integer, replica_devices, spread
 from autodist_core.strategy.strategy import Strategy
 
 
@@ -52,17 +52,15 @@ class Sharded(StrategyBuilder):
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        strategy = begin(resource_spec)
-        owners = list(strategy.graph_config.replicas)
-        whole = spread(strategy, graph_item, PSOptions(), owners, partial(self._cut, len(owners)))
-        for part in (part for node in strategy.node_config for part in node.part_config):
-            part.PSSynchronizer.gathered = self.weights == "gathered"
+        owners = replica_devices(resource_spec)
+        nodes = spread(graph_item, PSOptions(), owners, partial(self._cut, len(owners)), self.weights == "gathered")
+        whole, notes = sum(not node.part_config for node in nodes), []
         if whole and len(owners) > 1:
-            strategy.notes.append(
+            notes.append(
                 f"{amount(whole, 'variable')} of at most {format_bytes(self.whole_bytes)} (whole_bytes), or of short "
                 "axes: whole, with one owner each"
             )
-        return strategy
+        return Strategy.of(owners, nodes, notes)
 
     def _cut(self, owners: int, variable: Variable) -> tuple[int, int]:
         """Return the axis along which a variable is split, and the number of shards; 1 if it stays whole."""

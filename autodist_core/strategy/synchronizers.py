@@ -1,26 +1,20 @@
-"""The two synchronizers as frozen values: `PSPlan` and `AllReducePlan`.
+"""What a strategy says, as frozen values: the two synchronizers `PSPlan` and `AllReducePlan`, and `Node`.
 
-A synchronizer says how the gradients of one variable, or of one shard, are combined and where its update runs. The
-compiler reads the protobuf messages with :func:`lower_ps` and :func:`lower_all_reduce`. Every later stage reads the
-values that these functions return.
+A synchronizer says how the gradients of one variable, or of one shard, are combined and where its update runs. A node
+says it of one variable, and of each of its shards. Builders make nodes, a Strategy holds them as a message, and the
+checks and the compiler read nodes again. Later stages read the synchronizers of compiled strategies.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from __future__ import annotations
 
-from autodist_core.proto import synchronizers_pb2
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autodist_core.errors import StrategyError
+from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.partition import PartitionerConfig
 
-SPECS: Mapping[int, str] = {number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.Spec.items()}
-"""The names of the implementations of a collective, by number."""
-COMPRESSORS: Mapping[int, str] = {
-    number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.Compressor.items()
-}
-"""The names of the compressors, by number."""
-WIRE_DTYPES: Mapping[int, str] = {
-    number: name for name, number in synchronizers_pb2.AllReduceSynchronizer.WireDtype.items()
-}
-"""The names of the types of half precision, by number."""
 HALF_PRECISION = ("HorovodCompressor", "HorovodCompressorEF")
 """The compressors that send gradients in half precision."""
 BUCKET_BYTES = 4 << 20
@@ -50,12 +44,8 @@ class PSPlan:
     """Whether replicas have no mirror of the variable: they gather it from its shards for each use."""
 
     def __str__(self) -> str:
-        parts = [*self.destinations]
-        parts += ["local_replication=True"] if self.local_replication else []
-        parts += [] if self.sync else ["sync=False"]
-        parts += [f"staleness={self.staleness}"] if self.staleness else []
-        parts += ["gathered=True"] if self.gathered else []
-        return f"ps({', '.join(parts)})"
+        changed = _changed(self, "local_replication", "sync", "staleness", "gathered")
+        return f"ps({', '.join([*self.destinations, *changed])})"
 
 
 @dataclass(frozen=True)
@@ -73,11 +63,11 @@ class AllReducePlan:
     spec: str = "NCCL"
     compressor: str = "NoneCompressor"
     group: int | None = 0
-    """The number of the group; None if the strategy is not compiled and has a ``chunk_size`` only."""
+    """The number of the group; None in a strategy that is not compiled and has a ``chunk_size`` only."""
     chunk_size: int = 0
     """The strategy's ``chunk_size``; 0 if the strategy gives groups. Later stages read ``group`` instead."""
     power_sgd_rank: int = 0
-    """The rank of PowerSGDCompressor's matrices; 0 for the other compressors."""
+    """The rank of PowerSGDCompressor's matrices; 0 for the other compressors, and in a strategy for the default."""
     bucket_bytes: int = BUCKET_BYTES
     """The most bytes of one collective."""
     wire_dtype: str = "float16"
@@ -86,66 +76,86 @@ class AllReducePlan:
     """The most examples of a batch for which the factors of the gradient travel between machines."""
 
     def __str__(self) -> str:
-        parts = [f"chunk_size={self.chunk_size}" if self.group is None else f"group={self.group}"]
-        parts += [f"spec={self.spec}"] if self.spec != "NCCL" else []
-        parts += [f"compressor={self.compressor}"] if self.compressor != "NoneCompressor" else []
-        parts += [f"rank={self.power_sgd_rank}"] if self.power_sgd_rank else []
-        parts += [f"wire_dtype={self.wire_dtype}"] if self.wire_dtype != "float16" else []
-        parts += [f"bucket_bytes={self.bucket_bytes}"] if self.bucket_bytes != BUCKET_BYTES else []
-        parts += [f"factor_rows={self.factor_rows}"] if self.factor_rows else []
-        return f"all_reduce({', '.join(parts)})"
+        group = f"chunk_size={self.chunk_size}" if self.group is None else f"group={self.group}"
+        changed = _changed(self, "spec", "compressor", "power_sgd_rank", "wire_dtype", "bucket_bytes", "factor_rows")
+        return f"all_reduce({', '.join([group, *changed])})".replace("power_sgd_rank", "rank")
+
+
+def _changed(plan: Any, *names: str) -> list[str]:
+    """The settings that differ from the builders' defaults, as text."""
+    return [f"{name}={getattr(plan, name)}" for name in names if getattr(plan, name) != getattr(type(plan), name)]
 
 
 Synchronizer = PSPlan | AllReducePlan
 
 
-def destinations(message: synchronizers_pb2.PSSynchronizer) -> tuple[str, ...]:
-    """Return the destinations of a message. One of its two fields holds them.
+@dataclass(frozen=True)
+class Node:
+    """What a strategy says of one variable, or of one shard. Its fields are those of the message's ``Node``.
 
-    >>> destinations(synchronizers_pb2.PSSynchronizer(reduction_destination="a:CPU:0"))
-    ('a:CPU:0',)
+    As text it has the partitioning, if there is one, and the synchronizers.
+
+    >>> print(Node("bias", PSPlan(("a:CPU:0",))))
+    ps(a:CPU:0)
     """
-    return tuple(message.reduction_destinations) or tuple(filter(None, [message.reduction_destination]))
+
+    var_name: str
+    synchronizer: Synchronizer | None = None
+    """That of the variable, or of the shards whose part has none."""
+    partitioner: str = ""
+    """The number of shards along each axis, such as ``1,2,1``; empty for a variable that is not partitioned."""
+    part_config: tuple[Node, ...] = ()
+    """A node for each shard, or none at all."""
+    note: str = ""
+    contradiction: str = ""
+    """What is wrong with a message that says two things at once; empty otherwise."""
+
+    @classmethod
+    def of(cls, variable: Variable, synchronizers: Sequence[Synchronizer], axis: int = 0) -> Node:
+        """Return the node of a variable with one shard along ``axis`` for each synchronizer; with one, it stays whole.
+
+        >>> node = Node.of(Variable("w", (5, 4), "float32"), [PSPlan(("a:CPU:0",)), AllReducePlan()])
+        >>> print(node.partitioner, [part.var_name for part in node.part_config], node)
+        2,1 ['w/part_0', 'w/part_1'] split(axis=0, shards=2) ps(a:CPU:0) + all_reduce(group=0)
+        """
+        if len(synchronizers) == 1:
+            return cls(variable.name, synchronizers[0])
+        config = PartitionerConfig.along(axis, len(synchronizers), len(variable.shape))
+        parts = (cls(variable.part_name(index), each) for index, each in enumerate(synchronizers))
+        return cls(variable.name, None, config.partition_str, tuple(parts))
+
+    @property
+    def used(self) -> list[Synchronizer | None]:
+        """The synchronizers of the shards, or the one of all shards or of the whole variable."""
+        return [part.synchronizer or self.synchronizer for part in self.part_config] or [self.synchronizer]
+
+    def __str__(self) -> str:
+        if not self.partitioner and not self.part_config:
+            return str(self.synchronizer or "no synchronizer")
+        try:
+            config = PartitionerConfig(partition_str=self.partitioner)
+            how = f"axis={config.axis}, shards={config.num_shards}"
+        except StrategyError:
+            # A strategy prints before it is checked, so a partitioner that does not parse is printed as it was written.
+            how = repr(self.partitioner)
+        used = [str(each or "no synchronizer") for each in self.used]
+        common = common_synchronizer(self.used) or (None if any(self.used) else used[0])
+        return f"split({how}) {common or ' + '.join(used)}"
 
 
-def lower_ps(message: synchronizers_pb2.PSSynchronizer) -> PSPlan:
-    """Return a PSSynchronizer message as a frozen value.
+def common_synchronizer(synchronizers: Sequence[Synchronizer | None]) -> Synchronizer | None:
+    """The one synchronizer that equals all given ones except for destinations, with the destinations of all of them.
 
-    >>> print(lower_ps(synchronizers_pb2.PSSynchronizer(reduction_destination="a:CPU:0", sync=True, staleness=2)))
-    ps(a:CPU:0, staleness=2)
+    The result is ``None`` if the synchronizers differ in anything but their destinations.
+
+    >>> print(common_synchronizer([PSPlan(("a:CPU:0",)), PSPlan(("b:CPU:0",))]))
+    ps(a:CPU:0, b:CPU:0)
+    >>> common_synchronizer([PSPlan(("a:CPU:0",)), AllReducePlan()]) is None
+    True
     """
-    return PSPlan(
-        destinations(message), message.local_replication, message.sync, message.staleness, message.gathered
-    )
-
-
-def lower_all_reduce(message: synchronizers_pb2.AllReduceSynchronizer, index: int | None) -> AllReducePlan:
-    """Return an AllReduceSynchronizer message as a frozen value. Numbers without a name stand for themselves.
-
-    ``index`` is the number of the piece in the strategy. It gives the group if the message has a ``chunk_size`` and no
-    ``group``. Without it, there is no group yet.
-
-    >>> lower_all_reduce(synchronizers_pb2.AllReduceSynchronizer(chunk_size=2), index=5).group
-    2
-    >>> lower_all_reduce(synchronizers_pb2.AllReduceSynchronizer(chunk_size=2, group=0), index=5).group
-    0
-    """
-    group: int | None = message.group
-    if message.chunk_size and not message.HasField("group"):
-        group = None if index is None else index // message.chunk_size
-    compressor = COMPRESSORS.get(message.compressor, str(message.compressor))
-    rank = (message.power_sgd_rank or POWER_SGD_RANK) if compressor == "PowerSGDCompressor" else 0
-    return AllReducePlan(
-        SPECS.get(message.spec, str(message.spec)), compressor, group, message.chunk_size, rank,
-        message.bucket_bytes or BUCKET_BYTES, WIRE_DTYPES.get(message.wire_dtype, str(message.wire_dtype)),
-        message.factor_rows,
-    )
-
-
-def split_text(config: PartitionerConfig) -> str:
-    """Return a partitioning as text: the axis and the number of shards.
-
-    >>> split_text(PartitionerConfig(partition_str="1,4"))
-    'split(axis=1, shards=4)'
-    """
-    return f"split(axis={config.axis}, shards={config.num_shards})"
+    # As text they are alike if they do the same: a chunk_size beside a group has no effect.
+    if len({str(replace(each, destinations=()) if isinstance(each, PSPlan) else each) for each in synchronizers}) > 1:
+        return None
+    places = tuple(place for each in synchronizers if isinstance(each, PSPlan) for place in each.destinations)
+    first = synchronizers[0]
+    return replace(first, destinations=places) if isinstance(first, PSPlan) else first

@@ -64,7 +64,11 @@ INSIDE = {
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
 EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "ports", "editor", "enclosing", "draws", "index"))
-READING_MESSAGES = ("autodist_core.step.serialization", "autodist_core.step.graph_item", "autodist_core.strategy")
+READING_MESSAGES = (
+    "autodist_core.step.serialization", "autodist_core.step.graph_item", "autodist_core.strategy.strategy",
+)  # fmt: skip
+# What a strategy's message has, and its frozen values have not.
+OF_A_STRATEGY = {"node_config", "graph_config", "PSSynchronizer", "AllReduceSynchronizer"}
 # The folders of autodist_core.cluster in the order of the flow, each with the folders that it may import too.
 CLUSTER = {
     "protocol": (),
@@ -161,15 +165,18 @@ def test_a_group_of_a_folder_imports_earlier_groups_only():
 def test_what_stays_at_the_edge():
     for path in ALL:
         own = own_name(path)
-        reads_messages = own.startswith(READING_MESSAGES)
+        reads_messages = own in READING_MESSAGES
         for name in imports(path):
             if name.split(".")[0] == "paramiko":
                 assert own.startswith("autodist_core.cluster.ssh."), f"{own} imports {name}; only the ssh modules do"
             if name.startswith(("google.protobuf", "autodist_core.proto")):
-                assert reads_messages, f"{own} imports {name}; only the serialisers and the strategy's stages do"
+                assert reads_messages, f"{own} imports {name}; only the serialisers do"
             if name.startswith("tensorflow") and own.startswith(tuple(f"autodist_core.{stage}" for stage in PLANNING)):
                 # The captured step's value reads TensorFlow's messages, for those who ask for its graph.
                 assert own in (*EDITING, "autodist_core.step.graph_item"), f"{own} imports {name}; planning may not"
+        if not reads_messages:
+            inside = {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)} & OF_A_STRATEGY
+            assert not inside, f"{own} reads or writes {inside} of a strategy's message; take its nodes"
 
 
 def folder(dotted):

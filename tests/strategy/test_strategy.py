@@ -1,11 +1,14 @@
 """Strategies written by hand: what the compiler makes of them, what it refuses, and their way through bytes."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autodist_core import GraphItem, ResourceSpec, Strategy, StrategyCompiler, StrategyError, Variable
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
+from autodist_core.strategy import base
 from autodist_core.strategy.base import StrategyCompiler as FoundInBase
 from autodist_core.strategy.compiled import Shard
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
@@ -201,6 +204,26 @@ def test_everything_that_is_refused():
     goldens.check("strategy_errors", "\n".join(lines))
 
 
+NO_VALUES = {"both destination fields", "an unknown compressor", "an unknown spec", "an unknown wire dtype"}
+
+
+@pytest.mark.parametrize("name", sorted(WRONG.keys() - NO_VALUES))
+def test_nodes_are_refused_as_their_message_is(name):
+    written_by_hand = WRONG[name]()
+    of_values = Strategy.of(written_by_hand.replicas, written_by_hand.nodes)
+    assert str(of_values) == str(written_by_hand)
+    assert refused(of_values).violations == refused(written_by_hand).violations
+
+
+@pytest.mark.parametrize(
+    "synchronizer", [AllReducePlan("RNIG"), AllReducePlan(wire_dtype="7"), PSPlan((CPU0,), staleness="2")]
+)
+def test_a_node_that_no_message_holds_is_refused_by_its_variables_name(synchronizer):
+    with pytest.raises(StrategyError, match=f"^'w/part_1': {re.escape(str(synchronizer))}: ") as caught:
+        Strategy.of([CPU0], [base.Node.of(ITEM.variables[0], [AllReducePlan(), synchronizer])])
+    assert len(caught.value.violations) == 1
+
+
 def test_all_violations_at_once():
     strategy = written(
         Node(var_name="wieght", partitioner="a,b", PSSynchronizer=on("localhost:CPU:7", staleness=-3)),
@@ -317,6 +340,7 @@ def test_every_built_strategy_survives_bytes(cluster):
     for builder in cases.builders().values():
         strategy = builder.build(item, spec)
         assert Strategy.deserialize(strategy.serialize()) == strategy
+        assert Strategy.of(strategy.replicas, strategy.nodes, strategy.notes).serialize() == strategy.serialize()
         compiled = StrategyCompiler(item, spec).compile(strategy)
         assert compiled.id == strategy.id
         assert (
