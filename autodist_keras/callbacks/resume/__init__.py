@@ -7,7 +7,7 @@ order:
 - ``resumable_fit``: one `fit` that saves states between steps, and begins where a state was saved.
 - ``settings``: what must be as before: the arguments of `fit` and `compile`.
 - ``variable_state``: variables, compressors, and the seed of keras.random.
-- ``callback_state``, ``callback_places``: the state of the other callbacks, and where they keep it.
+- ``callback_state``: the state of the other callbacks.
 - ``position``: the position in the data.
 - ``encoding``, ``state_files``: values as JSON and arrays, files of them, and the thread that writes.
 """

@@ -1,11 +1,11 @@
 """The state of callbacks: what `Resume` saves of each, and gives back to it.
 
 In: the callbacks of a `fit`. Out: values that `encoding.py` can encode. A callback that has the methods `get_state()`
-and `set_state(state)` decides itself what is saved. The state of every other callback is the values of its places
-(`callback_places.py`) that have changed since the beginning of `fit`: numbers, strings, None, arrays, functions of
-modules, and lists, tuples, sets and dictionaries of them. Attributes that have not changed are settings. If the user
-changes a setting before a resume, such as `patience`, the new value holds, and so does what `on_train_begin` has made
-of it.
+and `set_state(state)` decides itself what is saved. The state of every other callback is its attributes that have
+changed since the beginning of `fit`: numbers, strings, None, arrays, functions of modules, and lists, tuples, sets and
+dictionaries of them. Attributes that have not changed are settings. If the user changes a setting before a resume, such
+as `patience`, the new value holds, and so does what `on_train_begin` has made of it. What a function of a callback
+holds is not saved, and named: a variable around it, or an attribute of an object that can be called.
 
 >>> early = keras.callbacks.EarlyStopping(patience=3)
 >>> states = CallbackStates([early])
@@ -19,6 +19,7 @@ of it.
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,14 +27,12 @@ import keras
 import numpy as np
 
 from autodist_core.log import log
-from autodist_keras.callbacks.resume.callback_places import Place, places
 from autodist_keras.callbacks.resume.encoding import decode, encode
 
 _NO_STATE = {"_model", "params", "_is_tracing", "_profiler_started"}
 """The attributes that Keras sets on every callback, and what the profiler of one process does for TensorBoard."""
-
-
-
+_STATELESS = {"autodist_core", "autodist_keras", "builtins", "functools", "keras", "numpy", "tensorflow"}
+"""The packages whose objects that can be called hold nothing that a training changes."""
 _left: WeakKeyDictionary[Any, tuple[str, dict[str, Any], dict[str, bytes]]] = WeakKeyDictionary()
 """Of callbacks that have been in a `fit`: its folder, what they held before it, and checksums of what they held then.
 """
@@ -123,8 +122,8 @@ class CallbackStates:
         self._mentioned.add(kind.__name__)
         saved, of_keras = {name for name, _ in _attributes(callback)} | _NO_STATE, kind.__module__.startswith("keras.")
         left = sorted(
-            name for name, place in places(callback).items()
-            if name not in saved and (place.of != "callback" or not of_keras) and _may_be_state(callback, place)
+            name for name, value in vars(callback).items()
+            if name not in saved and (callable(value) or not of_keras) and _may_be_state(callback, value)
         )
         if left:
             log.warning(
@@ -133,34 +132,43 @@ class CallbackStates:
             )
 
 
-def _may_be_state(callback: Any, place: Place) -> bool:
-    """Whether a value may change in a training: no function or class, and no object of Keras without own variables.
-
-    Functions hold much of a program that is no state. Only lists, dictionaries and sets that they hold count.
-    """
-    value = place.value
+def _may_be_state(callback: Any, value: Any) -> bool:
+    """Whether a value may change in a training: no plain function, and no object of Keras without own variables."""
     if isinstance(value, keras.Layer | keras.Metric):
-        return _has_variables_of_its_own(callback, value)
-    if place.of == "function":
-        return isinstance(value, list | dict | set)
-    # What an object that can be called holds is a place of its own.
-    return not callable(value)
-
-
-def _has_variables_of_its_own(callback: Any, value: Any) -> bool:
-    """Whether a model, a layer or a metric has variables that are not those of the training."""
-    trained = {id(variable) for variable in callback.model.variables}
-    return any(id(variable) not in trained for variable in value.variables)
+        trained = {id(variable) for variable in callback.model.variables}
+        return any(id(variable) not in trained for variable in value.variables)
+    if isinstance(value, FunctionType):
+        return value.__closure__ is not None
+    of_packages = type(value).__module__.partition(".")[0] in _STATELESS or isinstance(value, type)
+    return not callable(value) or (bool(getattr(value, "__dict__", None)) and not of_packages)
 
 
 def _put(callback: Any, values: dict[str, Any]) -> None:
-    """Put values where they were. What a callback does not have becomes an attribute of it, if it was one."""
-    present = places(callback)
+    """Put values where they were."""
     for name, value in values.items():
-        if name in present:
-            present[name].fill(value)
-        elif name.isidentifier():
-            vars(callback)[name] = value
+        vars(callback)[name] = _filled(vars(callback).get(name), value)
+
+
+def _filled(present: Any, value: Any) -> Any:
+    """The present list, set or dictionary with the values of another one; the value itself if it is none.
+
+    The program may hold them, too, so they are filled anew.
+
+    >>> _filled(held := [1, 2], [3]) is held, held
+    (True, [3])
+    """
+    if type(present) is type(value) is set:
+        present.clear()
+        present.update(value)
+    elif type(present) is type(value) is list:
+        present[:] = [*map(_filled, present, value), *value[len(present) :]]
+    elif type(present) is type(value) is dict:
+        filled = {key: _filled(present.get(key), each) for key, each in value.items()}
+        present.clear()
+        present.update(filled)
+    else:
+        return value
+    return present
 
 
 def _has_protocol(callback: Any) -> bool:
@@ -177,11 +185,11 @@ def _named(callbacks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 def _attributes(callback: Any) -> Iterator[tuple[str, tuple[Any, list[np.ndarray]]]]:
     """The attributes of a callback that can be encoded, encoded. Their arrays are copies."""
-    for name, place in places(callback).items():
+    for name, value in vars(callback).items():
         arrays: list[np.ndarray] = []
-        if name not in _NO_STATE and not isinstance(place.value, keras.Model):
+        if name not in _NO_STATE and not isinstance(value, keras.Model):
             try:
-                yield name, (encode(place.value, arrays, copy=True), arrays)
+                yield name, (encode(value, arrays, copy=True), arrays)
             except TypeError:
                 continue
 
