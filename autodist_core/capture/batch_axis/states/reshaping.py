@@ -50,8 +50,14 @@ def reshaped(state: Rows, before: Any, after: Any, asked: State) -> State:
     >>> state = reshaped(Rows(), before, after, SAME)
     >>> state.axes, state.inner
     ((0,), 10)
-    >>> reshaped(Rows(), tf.TensorShape([None]), tf.TensorShape([None, None]), Sizes(1)).axes
+    >>> both_open = tf.TensorShape([None, None])
+    >>> reshaped(Rows(), tf.TensorShape([None]), both_open, Sizes(1)).axes
     (1,)
+
+    A tensor of n texts with t words each has no row for each example in the shape [t, n]:
+
+    >>> reshaped(Rows(), both_open, both_open, Sizes(1))
+    Unknown()
     """
     sizes, result = sizes_of(before), sizes_of(after)
     if sizes is None or result is None or len(state.axes) != 1:
@@ -68,27 +74,21 @@ def reshaped(state: Rows, before: Any, after: Any, asked: State) -> State:
         if (ahead is None or front is None) and asked.place == state.axis:
             return replace(state, outer=None, inner=None)
     open_axes = [axis for axis, size in enumerate(result) if size is None]
-    if ahead == 1:
-        first = next((axis for axis, size in enumerate(result) if size != 1), 0)
-        if result and result[first] is None:
-            behind = product(result[first + 1 :], 1)
-            if behind is None or each is None:
-                return replace(state, axes=(first,), outer=1, inner=None)
-            if each % behind == 0:
-                return replace(state, axes=(first,), outer=1, inner=each // behind)
-            return replace(state, axes=(first, first + 1), outer=None, inner=None)
-    if len(open_axes) != 1 or ahead is None or each is None:
+    first = next((axis for axis, size in enumerate(result) if size != 1), 0)
+    # As many entries as there are examples, one behind the other, are not those of one example.
+    leads = ahead == 1 and first in open_axes and not (isinstance(asked, Sizes) and asked.place > first)
+    axis = first if leads else open_axes[0] if len(open_axes) == 1 else None
+    if axis is None:
         return NO_CLAIM
-    axis = open_axes[0]
     front, behind = product(result[:axis], 1), product(result[axis + 1 :], 1)
-    assert front is not None and behind is not None
-    if not front or not behind:
+    if leads and (behind is None or each is None):
+        return replace(state, axes=(axis,), outer=1, inner=None)
+    if ahead is None or each is None or not front or not behind:
         return NO_CLAIM
     if ahead % front == 0 and each % behind == 0:
         return replace(state, axes=(axis,), outer=ahead // front, inner=each // behind)
-    if ahead % front:
-        return replace(state, axes=(*range(axis), axis), outer=None, inner=None)
-    return replace(state, axes=(axis, *range(axis + 1, len(result))), outer=None, inner=None)
+    axes = range(axis + 1) if ahead % front else range(axis, axis + 2 if leads else len(result))
+    return replace(state, axes=tuple(axes), outer=None, inner=None)
 
 
 def _solved(
