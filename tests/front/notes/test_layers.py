@@ -127,6 +127,7 @@ MIXING = {
         lambda rest, largest: largest > 0.1, lambda rest, _: (rest / 2, tf.reduce_max(rest)), [x, tf.reduce_max(x)])[0],
         "Max"),
     "read": (lambda x: x - _listed(x).read(0), "TensorListGetItem"),
+    "crossed": (lambda x: x + tf.transpose(tf.linalg.cross(tf.transpose(x), tf.sin(tf.transpose(x)))), "Cross"),
     "taken": (lambda x: x - _listed(x).gather([0]), "TensorListGather"),
     "next": (_next, "TensorListGetItem"),
     "preceding": (lambda x: _each(x, lambda at: x[tf.maximum(at - 1, 0)]), "StridedSlice"),
