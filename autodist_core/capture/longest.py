@@ -11,7 +11,7 @@ One device pads to the longest example of the batch, and a mean or a convolution
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import Kind, follow
+from autodist_core.capture.batch_axis import Rows, follow
 from autodist_core.capture.batch_axis.rules import ragged
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
@@ -44,7 +44,7 @@ def with_longest(traced: Traced) -> Traced:
         each for each in candidates
         # The lengths of examples, or where the entries of each example begin.
         if ragged.has_parts([state := found.state_of(each.inputs[0 if each.type == "Max" else -1])])
-        or (state.kind == Kind.ROWS and not state.stride and not state.degree)
+        or (isinstance(state, Rows) and not state.stride and not state.degree)
     ))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import Kind, follow
+from autodist_core.capture.batch_axis import Rows, follow
 from autodist_core.capture.traced import Traced
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import OF_WHOLE_BATCH
@@ -44,7 +44,7 @@ def draws_of_rows(traced: Traced) -> dict[str, int]:
     # Where the batch is there several times, the rows of a replica are not one behind the other.
     return {
         operation.name: state.axis for operation in drawing for state in [found.state_of(operation.outputs[0])]
-        if state.kind == Kind.ROWS and state.free and state.outer == 1 and state.subset is None
+        if isinstance(state, Rows) and state.free and state.outer == 1 and state.subset is None
     }
 
 

@@ -27,7 +27,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import mean_over_examples
+from autodist_core.capture.batch_axis import Sum
 from autodist_core.reports.reasons import Reason
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
@@ -339,7 +339,7 @@ def _added(aggregate: Any, trace: Any) -> Any:
             note, numbers = _ONE_NUMBER.format(_TERM, "add"), numbers_behind(asked, trace.seen)
             trace.seen.asked.append(Asked(_TERM, asked, one_number=note, by=numbers))
         if of_examples:
-            trace.seen.known.append((value, mean_over_examples(value.op)))
+            trace.seen.known.append((value, Sum(0, value.op)))
         return value
 
     return hooked

@@ -97,7 +97,7 @@ class Seen:
         graph = tf.compat.v1.get_default_graph()
         self.reductions.append((graph, len(graph.get_operations())))
         if loss.shape.rank == 0:
-            self.known.append((loss, batch_axis.mean_over_examples(loss.op)))
+            self.known.append((loss, batch_axis.Sum(0, loss.op)))
 
     def noted_elsewhere(self) -> AbstractContextManager[None]:
         """Record the operations that are traced in a block: they have a note of their own."""
@@ -212,7 +212,7 @@ def followed(traced: Traced, seen: Seen, unweighted: Sequence[tuple[Any, Any]], 
     found = batch_axis.follow(traced, known)
     counted = {
         begin.op.name: Counted(0, begin.dtype, 1) for loss, begin in unweighted for state in [found.state_of(loss)]
-        if state.kind == batch_axis.Kind.ALIKE or (state.kind == batch_axis.Kind.SUM and state.degree == 0)
+        if state == batch_axis.SAME or (isinstance(state, batch_axis.Linear) and state.degree == 0)
     }
     how = batch_axis.joined(returned, list(map(found.state_of, returned)), traced.concat_outputs)
     return Followed(found, how, counted, tuple(number.degrees(found.state_of) for number in seen.numbers))

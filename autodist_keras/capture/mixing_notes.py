@@ -11,10 +11,11 @@ In: a model and its traced step. Out: `Notes`, the sentences that the plan and `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import REDUCED, Coupling, Found, Kind, State, UncombinedWrite, sentences
+from autodist_core.capture import batch_axis
+from autodist_core.capture.batch_axis import Coupling, Found, State, UncombinedWrite, sentences
 from autodist_core.kernel import joining
 from autodist_core.plan import INEXACT
 from autodist_core.reports.reasons import Reason
@@ -145,30 +146,30 @@ def _result(path: str) -> str:
 
 def _named(asked: Asked, found: Found) -> State:
     """The state of a loss, with the first of its numbers that is no mean or sum over the examples as its origin."""
-    inexact, state = set(REDUCED) - {Kind.SUM}, found.state_of(asked.made)
-    if state.kind not in inexact:
+    state = found.state_of(asked.made)
+    if not isinstance(state, batch_axis.Nonlinear):
         return state
-    first = next((each.op for each in asked.by if found.state_of(each).kind in inexact), state.origin)
-    return state._replace(origin=first)
+    inexact = (each.op for each in asked.by if isinstance(found.state_of(each), batch_axis.Nonlinear))
+    return replace(state, origin=next(inexact, state.origin))
 
 
 def _of_loss(asked: Asked, state: State) -> str | None:
     """The note on the value of a loss, or None if the replicas' values combine to one device's value."""
-    if asked.by_itself and state.kind in (Kind.ALIKE, Kind.SUM, Kind.ROWS):
+    alike = state == batch_axis.SAME
+    if asked.by_itself and (alike or isinstance(state, (batch_axis.Linear, batch_axis.Rows))):
         return None
     degree = asked.degree
     if degree is None:
         # Values that Keras does not reduce: sums are added up, and means and equal values count by the share.
-        degree = min(state.degree, 1) if state.kind == Kind.SUM and state.degree >= 0 else int(state.kind != Kind.ALIKE)
-    if state.kind == Kind.ALIKE and degree:
+        sums = isinstance(state, batch_axis.Linear) and state.degree >= 0
+        degree = min(state.degree, 1) if sums else int(not alike)
+    if alike and degree:
         return f"{_INEXACT}{asked.subject} is the same {asked.alike}"
-    if state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == degree):
+    if alike or (isinstance(state, batch_axis.Linear) and state.degree == degree):
         return None
-    if state.kind == Kind.ROWS and not (state.degree or state.stride or (state.subset and not degree)):
-        return None
-    if asked.one_number and state.kind not in (*REDUCED, Kind.ROWS):
-        return asked.one_number
-    if state.kind == Kind.ROWS:
+    if isinstance(state, batch_axis.Rows):
+        if not (state.degree or state.stride or (state.subset and not degree)):
+            return None
         by = sentences.named(state.origin)
         what = (
             "gives a value for some examples only, and the mean of these is no mean over the examples of the batch"
@@ -177,8 +178,8 @@ def _of_loss(asked: Asked, state: State) -> str | None:
             f"{by}, and a replica has only its own"
         )
         return f"{_INEXACT}{asked.subject} {what}"
-    if state.kind not in REDUCED:
-        return None
+    if not isinstance(state, batch_axis.Reduced):
+        return asked.one_number or None
     return (
         f"{_INEXACT}{asked.subject} makes a value of the whole batch that is no mean over its examples, by "
         f"{sentences.named(state.origin)}, and a replica has only its own"
@@ -230,7 +231,7 @@ def _adds_a_mean(write: UncombinedWrite) -> bool:
     """Whether a metric adds one mean for each batch to a variable, as if all batches had equally many examples."""
     state = write.state
     made = state.origin is not None and state.origin.type == "Mean"
-    return write.variable.aggregation == "sum" and state.kind == Kind.MIXED and made
+    return write.variable.aggregation == "sum" and isinstance(state, batch_axis.Mixed) and made
 
 
 class _Names:

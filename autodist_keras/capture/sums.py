@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture import reached_from, sources
-from autodist_core.capture.batch_axis import Kind, State, mean_over_examples
+from autodist_core.capture.batch_axis import SAME, Linear, State, Sum
 from autodist_core.capture.gradients import Term, state_of_term, sum_of, terms_of, without
 
 
@@ -29,7 +29,7 @@ class Number:
 
     >>> with tf.Graph().as_default():
     ...     number = Number.of(tf.constant(1.0, name="total") + tf.constant(2.0), ())
-    >>> number.degrees(lambda tensor: State(Kind.SUM, degree=int(tensor.op.inputs[0].op.name == "total")))
+    >>> number.degrees(lambda tensor: Sum(int(tensor.op.inputs[0].op.name == "total")))
     (1, 0)
     """
 
@@ -52,7 +52,7 @@ class Number:
         """The power of the batch size with which each term grows; None if it is neither a sum nor a mean."""
         found = [state_of_term(term, lambda tensor: state_of(self.behind[id(tensor)])) for term in self.terms]
         return tuple(
-            state.degree if state.kind == Kind.SUM else 0 if state.kind == Kind.ALIKE else None for state in found
+            state.degree if isinstance(state, Linear) else 0 if state == SAME else None for state in found
         )
 
 
@@ -93,5 +93,5 @@ def counted(value: Any, trace: Any) -> Any:
     ]
     result = sum_of(number.terms, counted_once, value.dtype)
     if None not in degrees:
-        trace.seen.known.append((result, mean_over_examples(result.op)))
+        trace.seen.known.append((result, Sum(0, result.op)))
     return tf.identity(result)

@@ -53,8 +53,8 @@ INSIDE = {
     "autodist_core.capture.gradients": ("terms", "recording", "weighing"),
     "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "step_results", "given", "flow"),
     "autodist_core.capture.batch_axis.states": (
-        "state", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping", "slice_bounds",
-        "rounds",
+        "state", "reduced", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping",
+        "slice_bounds", "rounds",
     ),
     "autodist_core.capture.batch_axis.rules": (
         "by_example", "arithmetic", "slices", "picking", "products", "counting", "ragged", "along_axes", "moving",

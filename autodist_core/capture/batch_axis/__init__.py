@@ -25,10 +25,12 @@ Gradients are not followed: a gradient mixes examples only where the forward pas
 from autodist_core.capture.batch_axis import sentences
 from autodist_core.capture.batch_axis.flow import Known, follow
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, SAME, Kind, State, mean_over_examples, rows
-from autodist_core.capture.batch_axis.step_results import joined, to_be_joined
+from autodist_core.capture.batch_axis.states.reduced import Linear, Mixed, Nonlinear, Reduced, Size, Sum
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, Rows, State
+from autodist_core.capture.batch_axis.step_results import JOINS, joined, to_be_joined
 
 __all__ = [
-    "NO_CLAIM", "REDUCED", "SAME", "Coupling", "Found", "Kind", "Known", "State", "UncombinedResult",
-    "UncombinedWrite", "follow", "joined", "mean_over_examples", "rows", "sentences", "to_be_joined",
+    "JOINS", "NO_CLAIM", "SAME", "Alike", "Coupling", "Found", "Known", "Linear", "Mixed", "Nonlinear", "Reduced",
+    "Rows", "Size", "State", "Sum", "UncombinedResult", "UncombinedWrite", "follow", "joined", "sentences",
+    "to_be_joined",
 ]  # fmt: skip

@@ -22,7 +22,8 @@ from autodist_core.capture.batch_axis.rules.table import RULES, Rule
 from autodist_core.capture.batch_axis.states import finding, operations, places
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State
+from autodist_core.capture.batch_axis.states.reduced import Number, Size
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, Handle, Rows, State
 from autodist_core.capture.batch_axis.step_results import uncombined
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
@@ -45,8 +46,8 @@ class Flow:
     >>> graph = tf.function(lambda: tf.sqrt(4.0)).get_concrete_function().graph
     >>> flow = Flow(Traced(graph, (), (), graph.outputs, examples=None, total=None), {}, ())
     >>> flow.over(graph)
-    >>> flow.state_of(graph.outputs[0]).kind
-    'alike'
+    >>> flow.state_of(graph.outputs[0])
+    Alike()
     """
 
     def __init__(self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = ()) -> None:
@@ -101,8 +102,8 @@ class Flow:
         """Note each value of the whole batch, and each number of examples, that an operation uses for single ones."""
         for state in states:
             if state.couples:
-                self.couple(state.origin, finding.SCALED if state.kind == Kind.NUMBER else finding.BATCH_VALUE, by)
-            elif state.is_size and state.degree:
+                self.couple(state.origin, finding.SCALED if isinstance(state, Number) else finding.BATCH_VALUE, by)
+            elif isinstance(state, Size) and state.degree:
                 self.couple(by, finding.SCALED)
 
     def undecide(self, operation: Any) -> None:
@@ -183,7 +184,7 @@ class Flow:
     def _uses_gradient(self, operation: Any, states: Sequence[State]) -> bool:
         """Whether an operation that is no part of a gradient computes with one that depends on the batch."""
         return not is_silent(operation) and any(
-            state.kind not in (Kind.ALIKE, Kind.VARIABLE) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
+            not isinstance(state, (Alike, Handle)) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
             for tensor, state in zip(operation.inputs, states, strict=True)
         ) and not self._tape.made(operation)
 
@@ -202,12 +203,12 @@ class Flow:
 
         If an input is unknown already, the operation's results are not reported again.
         """
-        kinds = {state.kind for state in states}
         return (
-            bool(kinds - {Kind.ALIKE}) and not kinds & {Kind.UNKNOWN, Kind.VARIABLE}
+            any(state != SAME for state in states) and NO_CLAIM not in states
+            and not any(isinstance(state, Handle) for state in states)
             and operation.type not in inner.RULES and not any(part in operation.type for part in _GRADIENT)
             and any(
-                state.kind == Kind.UNKNOWN and id(tensor) not in self._known
+                state == NO_CLAIM and id(tensor) not in self._known
                 for tensor, state in zip(operation.outputs, found, strict=True)
             )
         )
@@ -216,34 +217,27 @@ class Flow:
         kind = operation.type
         if kind == "IdentityN":
             return list(states)
-        if states and states[0].kind == Kind.VARIABLE and kind not in ("ResourceGather", "ResourceGatherNd"):
+        if states and isinstance(states[0], Handle) and kind not in ("ResourceGather", "ResourceGatherNd"):
             if kind == "ReadVariableOp":
                 return self._read(states[0].variable, operation)
             if kind in inner.RULES:
                 return _RULES[kind](self, operation, states)
-            return self._write(operation, states)
+            return self._write(states[0].variable, operation, states)
         if kind not in operations.CONSTANT and ragged.has_parts(states):
             if ragged.pads(operation) and id(operation) not in self._padded:
                 return NO_CLAIM
             return [ragged.followed(operation, states)] * len(operation.outputs)
-        rule = _RULES.get(kind)
-        if rule is not None:
-            couplings = len(self._couplings)
-            found = rule(self, operation, states)
-            if found != NO_CLAIM or len(self._couplings) > couplings:
-                return found
-        if any(ragged.are_flat_values(state) for state in states):
+        couplings, rule = len(self._couplings), _RULES.get(kind)
+        found = NO_CLAIM if rule is None else rule(self, operation, states)
+        if found == NO_CLAIM and len(self._couplings) == couplings and any(map(ragged.are_flat_values, states)):
             return [ragged.followed(operation, states)] * len(operation.outputs)
-        if rule is not None:
-            return NO_CLAIM
-        return SAME if states and all(state == SAME for state in states) else NO_CLAIM
+        return found
 
     def _read(self, variable: Variable, operation: Any) -> State:
         after = self._position > self._last_write.get(variable.name, -1)
         return read(variable, after, self._written.get(variable.name), operation)
 
-    def _write(self, operation: Any, states: Sequence[State]) -> State:
-        variable = states[0].variable
+    def _write(self, variable: Variable, operation: Any, states: Sequence[State]) -> State:
         self.writes += 1
         if not writes.is_known(operation):
             self._written[variable.name] = NO_CLAIM
@@ -258,7 +252,7 @@ class Flow:
             )
             value = NO_CLAIM
         # The axes of the result of an addition of rows cannot be followed.
-        adds = adds and value.kind != Kind.ROWS
+        adds = adds and not isinstance(value, Rows)
         after = added(self, operation, [before, value]) if adds else inner.combined(before, value)
         self._written[variable.name] = writes.partly(operation, before, value, after)
         return SAME

@@ -9,7 +9,8 @@ In: a traced step. Out: a state for each placeholder, by the tensor's id. For a 
 """
 
 from autodist_core.capture.batch_axis.rules.ragged import FLAT_VALUES, SPLITS
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State, rows
+from autodist_core.capture.batch_axis.states.reduced import Size
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Handle, Ragged, Rows, State
 from autodist_core.capture.traced import Traced
 
 
@@ -19,17 +20,17 @@ def states_of_inputs(traced: Traced) -> dict[int, State]:
     >>> import tensorflow as tf
     >>> graph = tf.function(tf.sqrt).get_concrete_function(tf.TensorSpec((None, 3), tf.float32)).graph
     >>> found = states_of_inputs(Traced(graph, (), graph.inputs, graph.outputs, examples=None, total=None))
-    >>> found[id(graph.inputs[0])].kind
-    'rows'
+    >>> found[id(graph.inputs[0])].axes
+    (0,)
     """
-    found = {
-        id(placeholder): SAME if variable is None else State(Kind.VARIABLE, variable=variable)
+    found: dict[int, State] = {
+        id(placeholder): SAME if variable is None else Handle(variable)
         for _, placeholder in traced.graph.captures for variable in [traced.captured.get(placeholder.op.name)]
     }
-    found.update({id(each): SAME if each.shape.rank == 0 else rows(0) for each in traced.inputs})
-    found.update({id(each): State(Kind.RAGGED) for each in traced.components.parts})
-    found.update({id(each): State(SPLITS) for each in traced.components.row_splits})
+    found.update({id(each): SAME if each.shape.rank == 0 else Rows() for each in traced.inputs})
+    found.update({id(each): Ragged() for each in traced.components.parts})
+    found.update({id(each): SPLITS for each in traced.components.row_splits})
     found.update({id(each): FLAT_VALUES for each in traced.components.flat_values})
     found.update({id(each): SAME for each in traced.whole})
-    found.update({id(traced.examples): SIZE, id(traced.total): SAME, id(traced.replica): NO_CLAIM})
+    found.update({id(traced.examples): Size(), id(traced.total): SAME, id(traced.replica): NO_CLAIM})
     return found

@@ -11,48 +11,48 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.state import REDUCED, SAME, Kind, State
+from autodist_core.capture.batch_axis.states.reduced import Extreme, Largest, Linear, Reduced, Smallest, Sum
+from autodist_core.capture.batch_axis.states.state import SAME, Alike, State
 from autodist_core.step.graph_item import Variable
 
-_COMBINED = {"sum": Kind.SUM, "max": Kind.LARGEST, "min": Kind.SMALLEST}
+_EXTREMES: dict[str, type[Extreme]] = {"max": Largest, "min": Smallest}
 
 
 def read(variable: Variable, after: bool, written: State | None, operation: Any) -> State:
     """Return the state of a read value of a variable; `after` says that the step has no later write of it.
 
     >>> total = Variable("total", (), "float32", kind="metric", aggregation="sum")
-    >>> read(total, False, None, None).kind, read(total, True, None, None).kind
-    ('sum', 'alike')
+    >>> read(total, False, None, None), read(total, True, None, None)
+    (Sum(degree=1, origin=None), Alike())
     """
     if variable.kind in ("optimizer", "seed"):
         return SAME
-    kind = _COMBINED.get(variable.combined)
-    if kind is None:
+    extreme = _EXTREMES.get(variable.combined)
+    if extreme is None and variable.combined != "sum":
         return written or SAME
-    # A read of a metric after its update is done once more, on the combined state.
-    return SAME if after else State(kind, degree=int(kind == Kind.SUM), origin=operation)
+    if after:
+        return SAME  # It is done once more, on the combined state.
+    return Sum(1, operation) if extreme is None else extreme(operation)
 
 
 def is_combined(variable: Variable, value: State, operation: Any, adds: bool) -> bool:
     """Whether the replicas' values of a variable combine to the value that one device writes.
 
     >>> mean = Variable("moving_mean", (), "float32", aggregation="mean")
-    >>> is_combined(mean, State(Kind.SUM, degree=0), None, False), is_combined(mean, State(Kind.LARGEST), None, False)
+    >>> is_combined(mean, Sum(0), None, False), is_combined(mean, Largest(), None, False)
     (True, False)
     """
-    if variable.kind in ("optimizer", "seed") or value.kind not in (Kind.ALIKE, *REDUCED):
+    if variable.kind in ("optimizer", "seed") or not isinstance(value, (Alike, Reduced)):
         return True
-    kind = _COMBINED.get(variable.combined)
-    if kind == Kind.SUM:
-        if value.kind == Kind.ALIKE:
+    extreme = _EXTREMES.get(variable.combined)
+    if variable.combined == "sum":
+        if value == SAME:
             constant = tf.get_static_value(operation.inputs[-1])
             return constant is not None and not constant.any()
-        return value.kind == Kind.SUM and value.degree == 1
-    if value.kind == Kind.ALIKE:
-        return not (adds and kind is not None)
-    if kind is not None:
-        return value.kind == kind and not adds
-    return variable.combined == "mean" and value.kind == Kind.SUM and value.degree == 0
+        return isinstance(value, Linear) and value.degree == 1
+    if extreme is not None:
+        return isinstance(value, (Alike, extreme)) and not adds
+    return value == SAME or (variable.combined == "mean" and isinstance(value, Linear) and value.degree == 0)
 
 
 def is_returned(state: State, dtype: tf.DType) -> bool:
@@ -60,9 +60,9 @@ def is_returned(state: State, dtype: tf.DType) -> bool:
 
     Results of other types are always accepted: `joining` decides how these are combined.
 
-    >>> is_returned(State(Kind.SUM, degree=0, origin="Mean"), tf.float32), is_returned(State(Kind.LARGEST), tf.float32)
+    >>> is_returned(Sum(0, "Mean"), tf.float32), is_returned(Largest(), tf.float32)
     (True, False)
     """
-    return state.kind not in REDUCED or not dtype.is_floating or (state.kind == Kind.SUM and state.degree == 0)
+    return not isinstance(state, Reduced) or not dtype.is_floating or (isinstance(state, Linear) and state.degree == 0)
 
 

@@ -9,7 +9,7 @@ In: a finding, and the name of its place as the front knows it. Out: a sentence,
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import REMEDIES, UncombinedResult, UncombinedWrite
-from autodist_core.capture.batch_axis.states.state import Kind
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Rows
 from autodist_core.capture.source_lines import source_line
 
 _HOW = {
@@ -61,12 +61,12 @@ def kept(subject: str, write: UncombinedWrite) -> str:
     """The sentence on a variable for which the replicas' values do not combine to one device's value.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.states.state import State
+    >>> from autodist_core.capture.batch_axis.states.reduced import Mixed
     >>> from autodist_core.step.graph_item import Variable
     >>> with tf.Graph().as_default():
     ...     root = tf.sqrt(2.0, name="root").op
     >>> variable = Variable("root", (), "float32", kind="metric", aggregation="sum")
-    >>> kept("the variable", UncombinedWrite(variable, State("mixed", origin=root), root, root))
+    >>> kept("the variable", UncombinedWrite(variable, Mixed(root), root, root))
     "the variable 'root' is added up over the replicas, and what is written to it is made by Sqrt (root)"
     """
     variable, origin = write.variable, write.state.origin
@@ -81,14 +81,14 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
     """The sentence on a result for which the replicas' results, joined as they are, are not one device's result.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.states.state import State
+    >>> from autodist_core.capture.batch_axis.states.reduced import Mixed
     >>> with tf.Graph().as_default():
     ...     root = tf.sqrt(2.0, name="root").op
-    >>> joined_otherwise("the result 'root'", UncombinedResult(0, State("mixed", origin=root)))
+    >>> joined_otherwise("the result 'root'", UncombinedResult(0, Mixed(root)))
     "the result 'root' is the replicas' mean, and Sqrt (root) does not make a mean over the examples"
     """
-    state, made = result.state, named(result.state.origin)
-    if state.kind == Kind.UNKNOWN:
+    state, made = result.state, named(result.state.origin or result.origin)
+    if state == NO_CLAIM:
         how = "the replicas' mean" if result.how == "mean" else "the first replica's"
         return f"{subject} is {how}, and what {made} makes of the examples is not known"
     if result.how == "mean":
@@ -100,7 +100,7 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
         return f"{rows} {made} gives each example a value of its place in the batch, of which a replica has its part"
     if state.degree:
         return f"{rows} {made} gives each example a value that depends on how many examples the batch has"
-    if state.kind == Kind.DISTINCT:
+    if not isinstance(state, Rows):
         return f"{rows} {made} takes each distinct entry of a replica's part of the batch once"
     if len(state.axes) > 1:
         return f"{rows} {made} has parts of one example in several rows"

@@ -17,12 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import UncombinedResult
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, Kind, State
+from autodist_core.capture.batch_axis.states.reduced import Largest, Linear, Reduced, Smallest
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, Distinct, Rows, Sizes, State
 from autodist_core.capture.traced import Traced, name_of
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Joined
 
-_HOW = {Kind.ALIKE: "same", Kind.SUM: "sum", Kind.LARGEST: "max", Kind.SMALLEST: "min"}
+JOINS: Mapping[type[State], str] = {Alike: "same", Largest: "max", Smallest: "min"}
+"""How the replicas' values become the whole batch's that are joined in the same way whatever their type is."""
 
 
 def to_be_joined(traced: Traced) -> list[Any]:
@@ -61,21 +63,24 @@ def joined(tensors: Sequence[Any], states: Sequence[State], are_rows: bool = Fal
     The module's docstring has examples. `are_rows` says that they are rows along the first axis where it is not known.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.states.state import SAME, State
     >>> with tf.Graph().as_default():
     ...     lengths = tf.constant([3, 5])
     ...     results = [tf.reduce_max(lengths, name="longest"), tf.rank(lengths, name="axes")]
-    >>> [(each.tensor, each.how) for each in joined(results, [State(Kind.LARGEST), SAME])]
+    >>> [(each.tensor, each.how) for each in joined(results, [Largest(), SAME])]
     [('longest', 'max'), ('axes', 'same')]
     """
     if are_rows:
         found = [joined_result(tensor, state) for tensor, state in zip(tensors, states, strict=True)]
         return tuple(how for how in found if how is not None)
     return tuple(
-        Joined(name_of(tensor), _HOW[state.kind])
-        for tensor, state in zip(tensors, states, strict=True)
-        if state.kind in _HOW and (state.kind != Kind.SUM or (state.degree == 1 and tensor.dtype.is_integer))
+        Joined(name_of(tensor), how)
+        for tensor, state in zip(tensors, states, strict=True) for how in [_how(state)]
+        if how is not None and (how != "sum" or tensor.dtype.is_integer)
     )
+
+
+def _how(state: State) -> str | None:
+    return "sum" if isinstance(state, Linear) and state.degree == 1 else JOINS.get(type(state))
 
 
 def joined_result(tensor: Any, state: State) -> Joined | None:
@@ -84,20 +89,20 @@ def joined_result(tensor: Any, state: State) -> Joined | None:
     A value of the whole batch for which nothing is right has the shape that it has on one device: `is_joined` tells.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.states.state import State, rows
+    >>> from autodist_core.capture.batch_axis.states.reduced import Sum
     >>> with tf.Graph().as_default():
     ...     x = tf.zeros((4, 2), name="x")
-    >>> joined_result(x, rows(1)), joined_result(x, State(Kind.SUM, degree=0)), joined_result(x, rows(0))
+    >>> joined_result(x, Rows((1,))), joined_result(x, Sum(0)), joined_result(x, Rows())
     (Joined(tensor='x', how='rows', axis=1), Joined(tensor='x', how='mean', axis=0), None)
     """
     number = tensor.dtype.is_floating or tensor.dtype.is_complex
-    if state.kind == Kind.ROWS and len(state.axes) == 1:
+    if isinstance(state, Rows) and len(state.axes) == 1:
         return Joined(name_of(tensor), "rows", state.axis) if state.axis else None
-    if state.kind == Kind.SIZES and state.outer is not None and tensor.shape.num_elements() == len(state.axes):
+    if isinstance(state, Sizes) and state.times is not None and tensor.shape.num_elements() == 1:
         return Joined(name_of(tensor), "sum")
-    if state.kind in (Kind.ALIKE, Kind.LARGEST, Kind.SMALLEST) or (state.kind == Kind.SUM and state.degree == 1):
-        return Joined(name_of(tensor), _HOW[state.kind])
-    if state.kind in (*REDUCED, Kind.SIZES) or tensor.shape.rank == 0:
+    if (how := _how(state)) is not None:
+        return Joined(name_of(tensor), how)
+    if isinstance(state, (Reduced, Sizes)) or tensor.shape.rank == 0:
         return Joined(name_of(tensor), "mean" if number else "same")
     return None
 
@@ -106,20 +111,20 @@ def is_joined(tensor: Any, state: State) -> bool:
     """Whether the values of a result of `predict`, joined so, are one device's, as far as it is known.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.states.state import State, rows
+    >>> from autodist_core.capture.batch_axis.states.reduced import Mixed, Sum
     >>> with tf.Graph().as_default():
     ...     x = tf.zeros((4,))
-    >>> is_joined(x, State(Kind.SUM, degree=0)), is_joined(x, State("mixed")), is_joined(x, rows(0, stride=1))
+    >>> is_joined(x, Sum(0)), is_joined(x, Mixed()), is_joined(x, Rows(stride=1))
     (True, False, False)
     """
-    if state.kind == Kind.ROWS:
+    if isinstance(state, Rows):
         return len(state.axes) == 1 and not (state.stride or state.degree) and state.outer in (1, None)
     how = joined_result(tensor, state)
     if how is None:
-        return state.kind != Kind.DISTINCT
+        return not isinstance(state, Distinct)
     if how.how == "mean":
-        return state.kind == Kind.SUM and state.degree == 0
-    return how.how != "same" or state.kind == Kind.ALIKE
+        return isinstance(state, Linear) and state.degree == 0
+    return how.how != "same" or state == SAME
 
 
 def uncombined(traced: Traced, states: Mapping[int, State]) -> Iterator[UncombinedResult]:
@@ -133,6 +138,5 @@ def uncombined(traced: Traced, states: Mapping[int, State]) -> Iterator[Uncombin
         state = states.get(id(tensor), NO_CLAIM)
         if id(tensor) not in parts and not is_joined(tensor, state):
             how = joined_result(tensor, state)
-            by_itself = state.kind == Kind.UNKNOWN or len(state.axes) > 1
-            origin = state.origin or (tensor.op if by_itself else None)
-            yield UncombinedResult(index, state._replace(origin=origin), how.how if how else "rows")
+            by_itself = state == NO_CLAIM or (isinstance(state, Rows) and len(state.axes) > 1)
+            yield UncombinedResult(index, state, how.how if how else "rows", tensor.op if by_itself else None)

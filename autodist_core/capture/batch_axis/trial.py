@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.flow import follow
-from autodist_core.capture.batch_axis.states.state import Kind, State
+from autodist_core.capture.batch_axis.states.reduced import Extreme, Largest, Linear, Size
+from autodist_core.capture.batch_axis.states.state import Ragged, Rows, Sizes, State
 from autodist_core.capture.gradients.example import recorded_trace
 
 
@@ -30,14 +31,14 @@ def shown(function: Callable[[Any], Any], *shape: int | None, dtype: Any = tf.fl
 
 
 def _words(state: State) -> str:
-    if state.kind == Kind.ROWS:
+    if isinstance(state, Rows):
         return f"rows along {'axis' if len(state.axes) == 1 else 'axes'} {' and '.join(map(str, state.axes))}"
-    if state.kind == Kind.SIZES:
-        return f"a shape with the batch size at {state.axes[0]}"
-    if state.kind == Kind.SUM:
-        if state.is_size and state.degree == 1:
-            return "the number of examples" if state.outer == 1 else "a multiple of the number of examples"
+    if isinstance(state, Sizes):
+        return f"a shape with the batch size at {state.place}"
+    if isinstance(state, Size) and state.degree == 1:
+        return "the number of examples" if state.times == 1 else "a multiple of the number of examples"
+    if isinstance(state, Linear):
         return {0: "a mean over the examples", 1: "a sum over the examples"}.get(state.degree, "a product of sums")
-    return {"max": "the largest value over the examples", "min": "the smallest value over the examples"}.get(
-        state.kind, state.kind
-    )
+    if isinstance(state, Extreme):
+        return f"the {'largest' if isinstance(state, Largest) else 'smallest'} value over the examples"
+    return state.part if isinstance(state, Ragged) else type(state).__name__.lower()

@@ -16,12 +16,13 @@ that divided by the batch size. A result with terms of several kinds is added up
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import NO_CLAIM, REDUCED, Kind, State
+from autodist_core.capture.batch_axis import NO_CLAIM, SAME, Alike, Linear, Mixed, Reduced, Rows, Size, State, Sum
 from autodist_core.capture.gradients.recording import OfExamples
 from autodist_core.capture.gradients.terms import Term, sum_of
 from autodist_core.capture.traced import Counted
@@ -37,7 +38,7 @@ def weighed(
 
     >>> with tf.Graph().as_default():
     ...     of_sum, of_penalty = tf.ones([], name="of_sum"), tf.ones([], name="of_penalty")
-    >>> seeds, counted = weighed([(of_sum, State(Kind.SUM, degree=1)), (of_penalty, State(Kind.ALIKE))], [])
+    >>> seeds, counted = weighed([(of_sum, Sum(1)), (of_penalty, SAME)], [])
     >>> [seed.op.name for seed in seeds], {name: each.power for name, each in counted.items()}
     (['of_sum', 'of_penalty'], {'of_penalty': 1})
     """
@@ -51,30 +52,30 @@ def weighed(
 def seeded(target: State, seed: State) -> State:
     """The state of a loss whose differentiation begins with a tensor: of their product, added up.
 
-    >>> losses, mean = State(Kind.ROWS, axes=(0,)), State(Kind.SUM)
-    >>> seeded(losses, State(Kind.ALIKE)).degree, seeded(mean, State(Kind.ALIKE)).degree
+    >>> losses, mean = Rows(), Sum(0)
+    >>> seeded(losses, SAME).degree, seeded(mean, SAME).degree
     (1, 0)
     """
     state = times(target, seed)
-    return State(Kind.SUM, degree=state.degree + 1, origin=state.origin) if state.kind == Kind.ROWS else state
+    return Sum(state.degree + 1, state.origin) if isinstance(state, Rows) else state
 
 
 def times(state: State, by: State, power: int = 1) -> State:
     """The state of a tensor that is multiplied by another one, or divided by it (power -1).
 
-    >>> times(State(Kind.ALIKE), State(Kind.SUM, degree=1), -1).degree
+    >>> times(SAME, Size(), -1).degree
     -1
     """
     if by.couples:
-        return State(Kind.MIXED, origin=by.origin)
-    if by.kind not in (Kind.ALIKE, Kind.ROWS) and not by.is_size:
+        return Mixed(by.origin)
+    if not isinstance(by, (Alike, Rows, Size)):
         return NO_CLAIM
     degree = power * by.degree
-    if state.kind in (Kind.ROWS, Kind.SUM):
-        return state._replace(degree=state.degree + degree)
-    if state.kind == Kind.ALIKE and degree:
-        return State(Kind.SUM, degree=degree)
-    return state if not degree or state.kind in REDUCED else NO_CLAIM
+    if isinstance(state, (Rows, Linear)):
+        return replace(state, degree=state.degree + degree)
+    if state == SAME and degree:
+        return Size(degree)
+    return state if not degree or isinstance(state, Reduced) else NO_CLAIM
 
 
 def means_of_examples(
@@ -85,15 +86,15 @@ def means_of_examples(
     One device divides a mean by the whole batch there, and a replica by its slice. `noted` has targets, each with its
     seed and its sources.
 
-    >>> states = {"loss": State(Kind.SUM), "seed": State(Kind.ALIKE), "x": State(Kind.ROWS)}
+    >>> states = {"loss": Sum(0), "seed": SAME, "x": Rows()}
     >>> [(seed, state.degree) for seed, state in means_of_examples([("loss", "seed", ("x",))], states.get)]
     [('seed', 0)]
     """
     found = []
     for target, seed, sources in noted:
         state = seeded(state_of(target), state_of(seed))
-        summed = state_of(target).kind in (Kind.ROWS, Kind.SUM) and state.kind == Kind.SUM
-        if summed and all(state_of(each).kind == Kind.ROWS for each in sources):
+        summed = isinstance(state_of(target), (Rows, Linear)) and isinstance(state, Linear)
+        if summed and all(isinstance(state_of(each), Rows) for each in sources):
             found.append((seed, state))
     return found
 
@@ -104,10 +105,10 @@ def of_gradients_by(noted: Iterable[OfExamples]) -> dict[int, Callable[[Callable
     If `means_of_examples` lets the gradients count as on one device, each example has its own part of such a gradient.
 
     >>> noted = OfExamples("gradient", "x", (("loss", "seed"),), ("x",))
-    >>> states = {"loss": State(Kind.SUM), "seed": State(Kind.ALIKE), "x": State(Kind.ROWS, axes=(0,))}
+    >>> states = {"loss": Sum(0), "seed": SAME, "x": Rows()}
     >>> of_gradient = of_gradients_by([noted])[id(noted.gradient)]
-    >>> of_gradient(states.get).kind
-    'rows'
+    >>> of_gradient(states.get).axes
+    (0,)
     """
     return {id(each.gradient): partial(_of_gradient_by, each) for each in noted}
 
@@ -115,21 +116,21 @@ def of_gradients_by(noted: Iterable[OfExamples]) -> dict[int, Callable[[Callable
 def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> State:
     targets = [(state_of(target), state_of(seed)) for target, seed in noted.targets]
     known = all(
-        target.kind == Kind.ALIKE or (target.kind in (Kind.ROWS, Kind.SUM) and seeded(target, seed).kind == Kind.SUM)
+        target == SAME or (isinstance(target, (Rows, Linear)) and isinstance(seeded(target, seed), Linear))
         for target, seed in targets
     )
     if not known:
         return NO_CLAIM
-    source, sources = state_of(noted.source), [state_of(each).kind for each in noted.sources]
-    if all(kind == Kind.ROWS for kind in sources):
-        return source._replace(degree=-source.degree, stride=0)
-    if any(kind != Kind.ALIKE for kind in sources):
+    source, sources = state_of(noted.source), [state_of(each) for each in noted.sources]
+    if isinstance(source, Rows) and all(isinstance(state, Rows) for state in sources):
+        return replace(source, degree=-source.degree, stride=0)
+    if any(state != SAME for state in sources):
         return NO_CLAIM
     # What is alike, such as a weight, has one gradient for all examples: a mean over them if the loss is one.
-    degrees = {seeded(target, seed).degree for target, seed in targets if target.kind != Kind.ALIKE}
+    degrees = {seeded(target, seed).degree for target, seed in targets if target != SAME}
     if len(degrees) > 1 or (degrees and len(targets) > len(degrees) and degrees != {0}):
-        return State(Kind.MIXED, origin=noted.gradient.op)
-    return State(Kind.SUM, degree=degrees.pop(), origin=noted.gradient.op) if degrees else State(Kind.ALIKE)
+        return Mixed(noted.gradient.op)
+    return Sum(degrees.pop(), noted.gradient.op) if degrees else SAME
 
 
 def sums_of_two_kinds(
@@ -141,7 +142,7 @@ def sums_of_two_kinds(
     >>> from autodist_core.capture.gradients.terms import terms_of
     >>> with tf.Graph().as_default():
     ...     loss = tf.identity(tf.constant(6.0, name="total") + tf.constant(1.0, name="penalty"))
-    ...     states = {"total": State(Kind.SUM, degree=1), "penalty": State(Kind.ALIKE)}
+    ...     states = {"total": Sum(1), "penalty": SAME}
     ...     terms = [terms_of(loss.op.inputs[0])]
     ...     made, counted = sums_of_two_kinds([loss], terms, lambda tensor: states[tensor.op.name], ())
     >>> list(made), [(name, each.power) for name, each in counted.items()]
@@ -152,9 +153,9 @@ def sums_of_two_kinds(
     for index, (output, own) in enumerate(zip(outputs, terms, strict=True)):
         found = [state_of_term(term, state_of) for term in own]
         powers = {_power(state) for state in found}
-        known = all(state.kind in (Kind.ALIKE, Kind.SUM) for state in found)
+        known = all(isinstance(state, (Alike, Linear)) for state in found)
         number = output.dtype.is_floating or output.dtype.is_complex
-        if number and found[0].kind == Kind.ROWS and found[0].degree and output.op.name not in made_of_gradients:
+        if number and isinstance(found[0], Rows) and found[0].degree and output.op.name not in made_of_gradients:
             # Rows that are multiplied by the batch size, or divided by it.
             with output.graph.as_default():
                 made[index] = tf.identity(output)
@@ -173,7 +174,7 @@ def state_of_term(term: Term, state_of: Callable[[Any], State]) -> State:
     """The state of a term of a number, from its own state and those of the numbers by which it is multiplied.
 
     >>> with tf.Graph().as_default():
-    ...     state_of_term(Term(tf.constant(1.0)), lambda tensor: State(Kind.SUM, degree=1)).degree
+    ...     state_of_term(Term(tf.constant(1.0)), lambda tensor: Sum(1)).degree
     1
     """
     state = state_of(term.tensor)
@@ -189,4 +190,4 @@ def _counted(found: Iterable[tuple[Any, State]]) -> dict[str, Counted]:
 
 def _power(state: State) -> int:
     """The power of the share by which something counts, so that the replicas' sum is one device's."""
-    return 1 - state.degree if state.kind == Kind.SUM else 1
+    return 1 - state.degree if isinstance(state, Linear) else 1

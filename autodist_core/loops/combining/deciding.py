@@ -13,18 +13,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import Exchanged, Traced, combined_as_written, reached_from, sources, with_longest
-from autodist_core.capture.batch_axis import (
-    REDUCED,
-    Found,
-    Kind,
-    State,
-    UncombinedResult,
-    follow,
-    joined,
-    sentences,
-    to_be_joined,
+from autodist_core.capture import (
+    Exchanged,
+    Traced,
+    batch_axis,
+    combined_as_written,
+    reached_from,
+    sources,
+    with_longest,
 )
+from autodist_core.capture.batch_axis import Found, State, UncombinedResult, follow, sentences
 from autodist_core.capture.gradients import weighing
 from autodist_core.capture.gradients.recording import Differentiation, Recording
 from autodist_core.capture.gradients.terms import Term, sum_of, terms_of, without
@@ -122,8 +120,8 @@ def _terms(traced: Traced) -> list[list[Term]]:
 def _joined_inside(traced: Traced, state_of: Callable[[Any], State]) -> Iterable[Joined]:
     """How integers and truth values become the whole batch's that are no outputs."""
     outputs = {id(output) for output in traced.outputs}
-    inner = [tensor for tensor in to_be_joined(traced) if id(tensor) not in outputs]
-    return joined(inner, list(map(state_of, inner)))
+    inner = [tensor for tensor in batch_axis.to_be_joined(traced) if id(tensor) not in outputs]
+    return batch_axis.joined(inner, list(map(state_of, inner)))
 
 
 def _without_alike(traced: Traced, reduced: Sequence[Any], state_of: Callable[[Any], State]) -> Exchanged:
@@ -131,7 +129,7 @@ def _without_alike(traced: Traced, reduced: Sequence[Any], state_of: Callable[[A
     needed = reached_from(traced.markers, sources)
     itself = {
         id(marker) for marker in reduced
-        if state_of(marker.op.inputs[0]).kind == Kind.ALIKE and marker.op.name not in needed
+        if state_of(marker.op.inputs[0]) == batch_axis.SAME and marker.op.name not in needed
     }
     return traced.exchanged._replace(sums=[each for each in traced.exchanged.sums if id(each) not in itself])
 
@@ -161,7 +159,7 @@ def decided_for_each_replica(
     require_averaged(updates.own_writes, by_name, of_added, found.uncombined_writes)
 
     def is_alike(*tensors: Any) -> bool:
-        return all(found.state_of(each).kind == Kind.ALIKE for each in tensors)
+        return all(found.state_of(each) == batch_axis.SAME for each in tensors)
 
     alike = [seed for target, seed in losses if is_alike(target, seed)]
     alike += [marker for marker in sums if is_alike(marker.op.inputs[0]) and marker.dtype.is_floating]
@@ -227,13 +225,13 @@ def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
 
 def _of_losses(losses: Iterable[State]) -> Iterator[str]:
     for state in losses:
-        if state.kind in REDUCED and state.kind != Kind.SUM:
+        if isinstance(state, batch_axis.Nonlinear):
             yield Reason.of(
                 f"{INEXACT}: a loss made by {sentences.named(state.origin)} is neither a mean nor a sum over the "
                 f"examples, and a replica has only its own{sentences.at(state.origin)}",
                 [] if state.origin is None else [state.origin.name],
             )
-        elif state.kind not in (Kind.ALIKE, Kind.SUM):
+        elif state != batch_axis.SAME and not isinstance(state, batch_axis.Linear):
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
 
 
@@ -243,7 +241,7 @@ def said_of_results(results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...
     >>> said_of_results([])
     ()
     """
-    reduced = [each for each in results if each[2].kind in REDUCED and each[2].kind != Kind.SUM]
+    reduced = [each for each in results if isinstance(each[2], batch_axis.Nonlinear)]
     names = [f"result {index} ({output.dtype.name})" for index, output, _ in reduced]
     uncombined = [UncombinedResult(index, state) for index, _, state in reduced]
     return tuple(f"{INEXACT}: {said}" for said in map(sentences.joined_otherwise, names, uncombined))

@@ -19,15 +19,16 @@ Anything else is refused.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import REDUCED, Kind, State
+from autodist_core.capture.batch_axis import JOINS, Linear, Nonlinear, Rows, State
 from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Joined
 
 _OF_DEGREE = {0: "mean", 1: "sum"}
-_OF_KIND = {Kind.ALIKE: "same", Kind.LARGEST: "max", Kind.SMALLEST: "min"}
+
 _REMEDY = (
     "Return a value for each example (the examples along the first axis), or a sum, a mean, a maximum or a minimum "
     "over the examples; a float that is one number counts as a mean."
@@ -43,20 +44,21 @@ def joins(
     outputs that count by a power of the share: rows, and sums.
 
     >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis import SAME
     >>> with tf.Graph().as_default():
     ...     outputs = [tf.identity(1.0) for _ in range(3)]
-    >>> joins(outputs, lambda output: State(Kind.LARGEST), (), [1])
-    ('max', 'sum', 'max')
+    >>> joins(outputs, lambda output: SAME, (), [1])
+    ('same', 'sum', 'same')
     """
     found = []
     for index, output in enumerate(outputs):
         state = state_of(output)
         if output.op.name in made_for_all:
             found.append("same")
-        elif index in counted and state.kind != Kind.ROWS:
-            found.append("sum")
+        elif index not in counted:
+            found.append(_join(index, output, state))
         else:
-            found.append(_join(index, output, state._replace(degree=0) if index in counted else state))
+            found.append(_join(index, output, replace(state, degree=0)) if isinstance(state, Rows) else "sum")
     return tuple(found)
 
 
@@ -64,16 +66,17 @@ def given_to_all(tensors: Sequence[Any], state_of: Callable[[Any], State]) -> tu
     """How the replicas' values become one that an operation takes for the whole batch.
 
     >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis import Sum
     >>> with tf.Graph().as_default():
     ...     total = tf.identity(1.0, name="total")
-    >>> given_to_all([total], lambda tensor: State(Kind.SUM, degree=1))
+    >>> given_to_all([total], lambda tensor: Sum(1))
     (Joined(tensor='total', how='sum', axis=0),)
     """
     joined = []
     for tensor in tensors:
         state = state_of(tensor)
         found = word(tensor, state)
-        if found is None or (found == "mean" and state.kind in REDUCED and state.kind != Kind.SUM):
+        if found is None or (found == "mean" and isinstance(state, Nonlinear)):
             raise CaptureError(
                 f"a result of the function is computed from {_described(tensor.op, tensor, state)}, and from the whole "
                 "batch's gradients or from a variable that the function wrote before from the batch: it is not known "
@@ -88,16 +91,17 @@ def word(tensor: Any, state: State) -> str | None:
     """The word for one tensor; None if no word fits.
 
     >>> import tensorflow as tf
+    >>> from autodist_core.capture.batch_axis import SAME, Mixed, Sum
     >>> number = tf.constant(1.0)
-    >>> word(number, State(Kind.SUM, degree=1)), word(number, State("alike")), word(tf.constant([1, 2]), State("mixed"))
+    >>> word(number, Sum(1)), word(number, SAME), word(tf.constant([1, 2]), Mixed())
     ('sum', 'same', None)
     """
     number = tensor.dtype.is_floating or tensor.dtype.is_complex
-    if state.kind in _OF_KIND:
-        return _OF_KIND[state.kind]
-    if state.kind == Kind.ROWS and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
+    if type(state) in JOINS:
+        return JOINS[type(state)]
+    if isinstance(state, Rows) and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
         return "rows"
-    if state.kind == Kind.SUM and state.degree in _OF_DEGREE and (number or state.degree == 1):
+    if isinstance(state, Linear) and state.degree in _OF_DEGREE and (number or state.degree == 1):
         return _OF_DEGREE[state.degree]
     return "mean" if number and tensor.shape.rank == 0 else None
 
@@ -114,5 +118,5 @@ def _join(index: int, output: Any, state: State) -> str:
 
 
 def _described(made: Any, tensor: Any, state: State) -> str:
-    where = f", with the examples along axis {state.axis}" if state.kind == Kind.ROWS else ""
+    where = f", with the examples along axis {state.axis}" if isinstance(state, Rows) else ""
     return f"a {tensor.dtype.name} of shape {tensor.shape} made by {made.name!r} ({made.type}){where}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import Kind, State, UncombinedWrite
+from autodist_core.capture.batch_axis import Linear, Rows, State, UncombinedWrite
 from autodist_core.errors import CaptureError
 from autodist_core.loops.combining.side_state import Addition
 from autodist_core.step.graph_item import Variable
@@ -26,16 +26,15 @@ _DECLARE = "Declare how they do: tf.Variable(..., aggregation=tf.VariableAggrega
 def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
     """Raise a CaptureError for the first write of a value that has a part for each example of the batch.
 
-    >>> from autodist_core.capture.batch_axis import State
     >>> with tf.Graph().as_default():
     ...     write = tf.Variable(tf.zeros((4, 3))).assign(tf.ones((4, 3))).op
-    >>> require_no_rows([((write, "kept"), State(Kind.ROWS, axes=(0,)))])
+    >>> require_no_rows([((write, "kept"), Rows())])
     Traceback (most recent call last):
     autodist_core.errors.CaptureError: variable 'kept' is written by ... with a value for each example of the batch ...
     """
     for (operation, name), state in written:
         value = operation.inputs[-1]
-        if operation.type in _WHOLE and state.kind == Kind.ROWS:
+        if operation.type in _WHOLE and isinstance(state, Rows):
             raise CaptureError(
                 f"variable {name!r} is written by {operation.name!r} ({operation.type}) with a value for each example "
                 f"of the batch ({value.dtype.name} of shape {value.shape}, the examples along axis {state.axis}), of "
@@ -63,7 +62,7 @@ def require_combined(writes: Iterable[tuple[Any, str]], added: Iterable[tuple[Ad
             )
     for addition, state in added:
         variable = addition.variable
-        counts = state.kind == Kind.SUM and state.degree > 0 and not addition.added.dtype.is_floating
+        counts = isinstance(state, Linear) and state.degree > 0 and not addition.added.dtype.is_floating
         if counts and variable.aggregation != "sum":
             raise CaptureError(
                 f"variable {variable.name!r} counts what is in the batch, and it is not known that the replicas' "
@@ -103,4 +102,4 @@ def require_averaged(
 
 
 def _is_sum(state: State) -> bool:
-    return state.kind == Kind.SUM and state.degree != 0
+    return isinstance(state, Linear) and state.degree != 0

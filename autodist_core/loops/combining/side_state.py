@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autodist_core.capture.batch_axis import Kind, State
+from autodist_core.capture.batch_axis import SAME, Linear, State
 from autodist_core.capture.traced import Counted, Traced
 from autodist_core.capture.traversal import behind
 from autodist_core.step.graph_item import Variable
@@ -77,7 +77,7 @@ def counted(found: Iterable[tuple[Addition, State]]) -> dict[str, Counted]:
 
     >>> from autodist_core.capture.example import example_traced
     >>> (found,) = additions(example_traced())
-    >>> [each.power for each in counted([(found, State(Kind.ALIKE))]).values()]
+    >>> [each.power for each in counted([(found, SAME)]).values()]
     [1]
     """
     powers = {addition.operation.name: (addition, _power(addition, state)) for addition, state in found}
@@ -90,8 +90,8 @@ def counted(found: Iterable[tuple[Addition, State]]) -> dict[str, Counted]:
 def _power(addition: Addition, state: State) -> int:
     if not addition.added.dtype.is_floating or addition.variable.kind == "seed":
         return 0
-    by_batch = state.kind == Kind.SUM and state.degree == 1
-    alike = state.kind == Kind.ALIKE or (state.kind == Kind.SUM and state.degree == 0)
+    by_batch = isinstance(state, Linear) and state.degree == 1
+    alike = state == SAME or (isinstance(state, Linear) and state.degree == 0)
     if addition.variable.combined == "sum":
         return 1 if alike else 0
     return -1 if by_batch and addition.variable.combined == "mean" else 0

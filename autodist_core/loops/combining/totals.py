@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from autodist_core.capture import Traced, computed_from, reached_from, sources
-from autodist_core.capture.batch_axis import REDUCED, Kind, Known, State, follow
+from autodist_core.capture.batch_axis import Known, Nonlinear, Size, State, Sum, follow
 from autodist_core.capture.gradients.recording import Recording, handle_of
 from autodist_core.capture.gradients.weighing import seeded
 from autodist_core.capture.tape import Tape
@@ -54,10 +54,10 @@ def with_totals(
     ]
     while True:
         found = follow(traced, known, again.alone)
-        inexact = [loss[0].op for loss in losses if _is_inexact(seeded(*map(found.state_of, loss)))]
+        inexact = [loss[0].op for loss in losses if isinstance(seeded(*map(found.state_of, loss)), Nonlinear)]
         inexact += [
-            output.op for output in traced.outputs
-            if _is_inexact(found.state_of(output)) or word(output, found.state_of(output)) is None
+            output.op for output in traced.outputs for state in [found.state_of(output)]
+            if isinstance(state, Nonlinear) or word(output, state) is None
         ]
         needed = reached_from([*read, *inexact, *(each.operation for each in found.mixing)], sources)
         taken = {operation.name for operation in traced.totals}
@@ -91,13 +91,9 @@ def _candidates(traced: Traced, recording: Recording, again: Collection[str]) ->
             yield operation
 
 
-def _is_inexact(state: State) -> bool:
-    return state.kind in REDUCED and state.kind != Kind.SUM
-
-
 def _is_total(operation: Any, state: State) -> bool:
     """Whether an operation makes a sum over the examples, their number as a float, or a mean of floats."""
     number = operation.outputs[0].dtype.is_floating or operation.outputs[0].dtype.is_complex
     if operation.type == "Cast":
-        return number and state.is_size and state.degree == 1
-    return state.kind == Kind.SUM and not state.is_size and state.degree in ((0, 1) if number else (1,))
+        return number and isinstance(state, Size) and state.degree == 1
+    return isinstance(state, Sum) and state.degree in ((0, 1) if number else (1,))

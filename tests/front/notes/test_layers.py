@@ -127,6 +127,7 @@ MIXING = {
         lambda rest, largest: largest > 0.1, lambda rest, _: (rest / 2, tf.reduce_max(rest)), [x, tf.reduce_max(x)])[0],
         "Max"),
     "read": (lambda x: x - _listed(x).read(0), "TensorListGetItem"),
+    "crossed": (lambda x: x + tf.transpose(tf.linalg.cross(tf.transpose(x), tf.sin(tf.transpose(x)))), "Cross"),
     "taken": (lambda x: x - _listed(x).gather([0]), "TensorListGather"),
     "next": (_next, "TensorListGetItem"),
     "preceding": (lambda x: _each(x, lambda at: x[tf.maximum(at - 1, 0)]), "StridedSlice"),
@@ -186,6 +187,12 @@ def _unknown_axis():
     return tf.cast(tf.argmax(tf.random.normal((2,))), tf.int32)
 
 
+def _in_other_rows(x):
+    """A softmax over as many entries as there are examples, of an unknown number of entries of each example."""
+    entries = x[:, : 4 + 0 * _unknown_axis()]
+    return tf.reshape(tf.nn.softmax(tf.reshape(entries, [-1, size(x)])), [-1, 4])
+
+
 UNDECIDED = {
     "popped": (_popped, "TensorListPopBack"),
     "argmax": (_places_of_largest, "MaxPoolWithArgmax"),
@@ -193,6 +200,7 @@ UNDECIDED = {
     "along": (lambda x: tf.cumsum(x, axis=_unknown_axis()), "Cumsum"),
     "flipped": (lambda x: tf.reverse(x, [_unknown_axis()]), "ReverseV2"),
     "rolled": (lambda x: tf.roll(x, 1, _unknown_axis()), "Roll"),
+    "reshaped": (_in_other_rows, "Reshape"),
     "inner": (lambda x: x + tf.gradients(tf.reduce_sum(tf.reduce_mean(x, 0) ** 2), x)[0], "AddV2"),
 }
 

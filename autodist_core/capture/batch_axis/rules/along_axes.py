@@ -8,6 +8,7 @@ with the examples along its first axis::
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from autodist_core.capture.batch_axis.rules import arithmetic, ragged
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, BATCH_VALUE
 from autodist_core.capture.batch_axis.states.layout import aligned
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State, mean_over_examples
+from autodist_core.capture.batch_axis.states.reduced import Linear, Mixed, Sum
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Rows, State
 
 ALONG_LAST = ("Softmax", "LogSoftmax", "TopK", "TopKV2", "NthElement")
 """Functions along the last axis."""
@@ -38,15 +40,16 @@ def along(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     if operation.type == "Cumsum" and (ends := ragged.ends_of_rows(operation, states[0])) is not None:
         return ends
-    if states[0].kind == Kind.SUM and operation.type in _LINEAR:
-        return states[0]
-    if states[0].kind == Kind.ROWS:
+    state = states[0]
+    if isinstance(state, Linear) and operation.type in _LINEAR:
+        return state
+    if isinstance(state, Rows):
         axes = _axes(flow, operation)
         if axes is None:
             return NO_CLAIM
-        if set(axes) & set(states[0].axes):
+        if set(axes) & set(state.axes):
             return flow.couple(operation, ALONG_EXAMPLES)
-    return arithmetic.alone(flow, operation, states[0])
+    return arithmetic.alone(flow, operation, state)
 
 
 def _axes(flow: Any, operation: Any) -> Sequence[int] | None:
@@ -68,12 +71,14 @@ def arg_extreme(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: (tf.argmax(x, axis=1), tf.argmax(x, axis=0)))
     'rows along axis 0, mixed'
     """
-    axes = flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
-    if states[0].kind == Kind.ROWS and axes is not None and axes[0] in states[0].axes:
-        return State(Kind.MIXED, origin=operation)
-    if states[0].kind == Kind.ROWS and axes is not None:
-        return states[0].at(*(axis - (axes[0] < axis) for axis in states[0].axes))._replace(inner=None)
-    return NO_CLAIM if axes is None else arithmetic.alone(flow, operation, states[0])
+    state, axes = states[0], flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
+    if axes is None:
+        return NO_CLAIM
+    if not isinstance(state, Rows):
+        return arithmetic.element_wise(flow, operation, [state])
+    if axes[0] in state.axes:
+        return Mixed(operation)
+    return replace(state, axes=tuple(axis - (axes[0] < axis) for axis in state.axes), inner=None)
 
 
 def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -84,12 +89,11 @@ def by_example(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    if state.kind == Kind.ROWS and state.axes != (0,):
+    if not isinstance(state, Rows):
+        return arithmetic.element_wise(flow, operation, [s for s in states if not isinstance(s, Rows)])
+    if state.axes != (0,):
         return NO_CLAIM
-    if state.kind == Kind.ROWS:
-        flow.couple_values(states[1:], operation)
-    else:
-        return arithmetic.element_wise(flow, operation, [s for s in states if s.kind != Kind.ROWS])
+    flow.couple_values(states[1:], operation)
     return state
 
 
@@ -102,13 +106,13 @@ def space_and_batch(flow: Any, operation: Any, states: Sequence[State]) -> State
     """
     state, block = states[0], value_of(operation.inputs[1]) if len(operation.inputs) > 2 else None
     count = int(np.prod(block)) if block is not None else None
-    if state.kind != Kind.ROWS:
+    if not isinstance(state, Rows):
         return arithmetic.element_wise(flow, operation, states)
     if state.axes != (0,) or count is None or state.outer is None:
         return NO_CLAIM
     if operation.type.startswith("Space"):
-        return state._replace(outer=state.outer * count)
-    return NO_CLAIM if state.outer % count else state._replace(outer=state.outer // count)
+        return replace(state, outer=state.outer * count)
+    return NO_CLAIM if state.outer % count else replace(state, outer=state.outer // count)
 
 
 def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -118,7 +122,8 @@ def transposed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.nn.conv2d_transpose(x, tf.ones([2, 2, 1, 3]), [5, 4, 4, 1], 1), None, 4, 4, 3)
     'rows along axis 0'
     """
-    return states[2] if states[2].kind == Kind.ROWS and states[2].axes == (0,) else NO_CLAIM
+    state = states[2]
+    return state if isinstance(state, Rows) and state.axes == (0,) else NO_CLAIM
 
 
 def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -130,8 +135,23 @@ def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.quantization.quantize_and_dequantize_v2(x, 0.0, 1.0))
     'unknown; QuantizeAndDequantizeV4 goes along the examples of a batch'
     """
-    axis = -1 if operation.type.endswith("Dequantize") else operation.get_attr("axis")
-    if states[0].kind == Kind.ROWS and not operation.get_attr("range_given") and states[0].axes != (axis,):
+    state, axis = states[0], -1 if operation.type.endswith("Dequantize") else operation.get_attr("axis")
+    if isinstance(state, Rows) and not operation.get_attr("range_given") and state.axes != (axis,):
+        return flow.couple(operation, ALONG_EXAMPLES)
+    return arithmetic.element_wise(flow, operation, states)
+
+
+def crossed(flow: Any, operation: Any, states: Sequence[State]) -> State:
+    """Return the state of the cross products of the vectors along the last axis.
+
+    >>> from autodist_core.capture.batch_axis.trial import shown, tf
+    >>> shown(lambda x: tf.linalg.cross(x, 2.0 * x))
+    'rows along axis 0'
+    >>> shown(lambda x: tf.linalg.cross(tf.transpose(x), tf.sin(tf.transpose(x))), None, 4)
+    'unknown; Cross goes along the examples of a batch'
+    """
+    rank = operation.outputs[0].shape.rank
+    if rank is not None and any(isinstance(state, Rows) and rank - 1 in state.axes for state in states):
         return flow.couple(operation, ALONG_EXAMPLES)
     return arithmetic.element_wise(flow, operation, states)
 
@@ -149,14 +169,12 @@ def of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int)
     >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 3)
     'unknown; AdjustContrastv2 goes along the examples of a batch'
     """
-    with_rows = [state for state in states if state.kind == Kind.ROWS]
+    inputs = zip(operation.inputs, states, strict=True)
+    with_rows = [(tensor.shape.rank, state) for tensor, state in inputs if isinstance(state, Rows)]
     if not with_rows:
         return arithmetic.element_wise(flow, operation, states)
-    for tensor, state in zip(operation.inputs, states, strict=True):
-        if state.kind != Kind.ROWS:
-            continue
-        rank = tensor.shape.rank
-        if rank is None or state.axes != with_rows[0].axes:
+    for rank, state in with_rows:
+        if rank is None or state.axes != with_rows[0][1].axes:
             return NO_CLAIM
         if max(state.axes) >= rank - count:
             return flow.couple(operation, ALONG_EXAMPLES)
@@ -173,10 +191,10 @@ def batch_norm(flow: Any, operation: Any, states: Sequence[State]) -> list[State
     'rows along axis 0, a mean over the examples, mixed; FusedBatchNormV3 gives each example a value of the whole batch'
     """
     normalized, others = arithmetic.alone(flow, operation, states[0]), len(operation.outputs) - 1
-    if states[0].kind != Kind.ROWS or not operation.get_attr("is_training"):
-        return [normalized, *[states[3] if states[0].kind == Kind.ROWS else normalized] * others]
+    if not isinstance(states[0], Rows) or not operation.get_attr("is_training"):
+        return [normalized, *[states[3] if isinstance(states[0], Rows) else normalized] * others]
     flow.couple(operation, BATCH_VALUE)
-    return [normalized, mean_over_examples(operation), *[State(Kind.MIXED, origin=operation)] * (others - 1)]
+    return [normalized, Sum(0, operation), *[Mixed(operation)] * (others - 1)]
 
 
 def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -186,9 +204,8 @@ def cross_entropy(flow: Any, operation: Any, states: Sequence[State]) -> list[St
     >>> shown(lambda x: tf.nn.softmax_cross_entropy_with_logits(x, x))
     'rows along axis 0'
     """
-    if all(state.kind != Kind.ROWS for state in states):
+    if not any(isinstance(state, Rows) for state in states):
         return [arithmetic.element_wise(flow, operation, states)] * 2
-    if any(state.kind == Kind.ROWS and state.axes != (0,) for state in states):
-        flow.couple(operation, ALONG_EXAMPLES)
-        return [NO_CLAIM] * 2
+    if any(isinstance(state, Rows) and state.axes != (0,) for state in states):
+        return [flow.couple(operation, ALONG_EXAMPLES)] * 2
     return [aligned(flow, operation, states) or NO_CLAIM] * 2

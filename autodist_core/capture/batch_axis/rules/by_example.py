@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, State, rows
+from autodist_core.capture.batch_axis.states.reduced import Size
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Rows, State
 
 _SCOPE = "ctc_loss"
 """A part of the name scope that the function opens: the names of operations are read faster than stacks."""
@@ -41,5 +42,5 @@ def states_of(flow: Any, operation: Any, states: Sequence[State]) -> list[State]
     >>> shown(lambda x: tf.nn.ctc_loss(labels, x, three, three, logits_time_major=False), 2, 5, 4)
     'rows along axis 0'
     """
-    flow.couple_values([state for state in states if not state.is_size], operation)
-    return [rows(0) if tensor.shape.rank == 1 else NO_CLAIM for tensor in operation.outputs]
+    flow.couple_values([state for state in states if not isinstance(state, Size)], operation)
+    return [Rows() if tensor.shape.rank == 1 else NO_CLAIM for tensor in operation.outputs]

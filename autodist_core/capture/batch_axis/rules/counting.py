@@ -9,12 +9,22 @@ with the examples along its first axis::
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.places import OTHER
+from autodist_core.capture.batch_axis.states.reduced import Mixed, Number, Size, size_in
 from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
+from autodist_core.capture.batch_axis.states.state import (
+    NO_CLAIM,
+    OTHER,
+    SAME,
+    Distinct,
+    OfExamples,
+    Rows,
+    Sizes,
+    State,
+)
 
 
 def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -24,14 +34,10 @@ def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     >>> shown(lambda x: tf.shape(x))
     'a shape with the batch size at 0'
     """
-    found = []
-    for state in states:
-        if state.kind == Kind.ROWS and len(state.axes) == 1:
-            origin = operation if state.subset else None
-            found.append(State(Kind.SIZES, state.axes, outer=state.each, origin=origin, subset=state.subset))
-        else:
-            found.append(SAME if state.kind == Kind.ALIKE else NO_CLAIM)
-    return found
+    return [
+        state.sizes(operation) if isinstance(state, Rows) and len(state.axes) == 1 else
+        SAME if state == SAME else NO_CLAIM for state in states
+    ]
 
 
 def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -41,19 +47,13 @@ def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.size(x))
     'a multiple of the number of examples'
     """
-    if states[0].kind == Kind.DISTINCT:
-        return State(Kind.MIXED, origin=operation)
-    if states[0].kind != Kind.ROWS:
+    state, sizes = states[0], sizes_of(operation.inputs[0].shape)
+    if isinstance(state, Distinct):
+        return Mixed(operation)
+    if not isinstance(state, Rows):
         return NO_CLAIM
-    return State(
-        Kind.SUM, degree=1, outer=product(_others(operation.inputs[0].shape, states[0].axes), states[0].each),
-        origin=operation if states[0].subset else None,
-    )
-
-
-def _others(shape: Any, axes: Sequence[int]) -> list[int | None]:
-    sizes = sizes_of(shape)
-    return [None] if sizes is None else [size for axis, size in enumerate(sizes) if axis not in axes]
+    others = [None] if sizes is None else [size for axis, size in enumerate(sizes) if axis not in state.axes]
+    return size_in(replace(state.sizes(operation), times=product(others, state.each)))
 
 
 def drawn(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -74,22 +74,24 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     shape, value = states[0], states[1] if len(states) > 1 else SAME
-    if shape.kind == Kind.SIZES and value.kind not in (Kind.ROWS, Kind.ONE, Kind.UNKNOWN):
-        if not value.is_size:
-            flow.couple_values([value], operation)
-        return rows(shape.axes[0], outer=shape.outer, subset=shape.subset, free=True, **scaled_by(value, operation))
-    if value.kind != Kind.ALIKE:
+    if isinstance(shape, Sizes) and value != NO_CLAIM and not isinstance(value, OfExamples):
+        found = Rows((shape.place,), outer=shape.times, subset=shape.subset, free=True)
+        return scaled_by(flow, operation, found, value)
+    if value != SAME:
         return value
-    return State(Kind.NUMBER, origin=states[0].origin) if states[0].couples else SAME
+    return Number(shape.origin) if shape.couples else SAME
 
 
-def scaled_by(value: State, operation: Any) -> dict[str, Any]:
-    """Return what rows whose entries are all one value have of a value that grows with the number of examples.
+def scaled_by(flow: Any, operation: Any, found: Rows, value: State) -> Rows:
+    """Return the state of rows whose entries are all one value, which may grow with the number of examples.
 
-    >>> scaled_by(State(Kind.SUM, degree=1), "Fill"), scaled_by(SAME, "Fill")
-    ({'degree': 1, 'origin': 'Fill'}, {})
+    >>> scaled_by(None, "Fill", Rows(), Size()).degree
+    1
     """
-    return {"degree": value.degree, "origin": operation} if value.is_size and value.degree else {}
+    if isinstance(value, Size):
+        return replace(found, degree=value.degree, origin=operation) if value.degree else found
+    flow.couple_values([value], operation)
+    return found
 
 
 def counted(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -99,14 +101,11 @@ def counted(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: (tf.range(tf.shape(x)[0]), tf.range(3)))
     'rows along axis 0, alike'
     """
-    if all(state.kind == Kind.ALIKE for state in states):
-        return SAME
     first, _, step = (value_of(tensor) for tensor in operation.inputs)
     limit = states[1]
-    if limit.is_size and limit.degree == 1 and states[0].kind == Kind.ALIKE and first == 0 and step == 1:
-        stride = 1 if limit.outer == 1 else OTHER
-        return rows(0, outer=1 if limit.outer == 1 else None, inner=1 if limit.outer == 1 else None,
-                    stride=stride, origin=operation)
-    if all(state.kind == Kind.ALIKE or state.is_size or state.kind == Kind.NUMBER for state in states):
-        return State(Kind.NUMBER, origin=operation)
+    if isinstance(limit, Size) and limit.degree == 1 and states[0] == SAME and first == 0 and step == 1:
+        each = 1 if limit.times == 1 else None
+        return Rows(outer=each, inner=each, stride=1 if each else OTHER, origin=operation)
+    if all(state == SAME or isinstance(state, (Size, Number)) for state in states):
+        return Number(operation)
     return NO_CLAIM

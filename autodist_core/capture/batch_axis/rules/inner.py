@@ -10,18 +10,19 @@ A result whose state a rule loses is named.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, CHOICE, ENDS, SCALED
 from autodist_core.capture.batch_axis.states.places import merged
+from autodist_core.capture.batch_axis.states.reduced import Extreme, Linear, Mixed, Number, Size, Sum
 from autodist_core.capture.batch_axis.states.rounds import Rounds, changing, is_handed_on, may_stay, rounds_of
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, OfExamples, One, Rows, State, Unknown
 from autodist_core.capture.tape import graphs_of
 from autodist_core.capture.traversal import behind
 
-_KEPT = (Kind.ROWS, Kind.ONE, Kind.ALIKE, Kind.LARGEST, Kind.SMALLEST)
 _ROUNDS = 6
 """How many times a loop's body is walked over at most."""
 
@@ -29,38 +30,37 @@ _ROUNDS = 6
 def combined(one: State, other: State) -> State:
     """Return the state of a tensor that has one of two states, as the result of a conditional has.
 
-    >>> from autodist_core.capture.batch_axis.states.state import SAME, rows
-    >>> combined(rows(0), SAME).kind
-    'rows'
+    >>> combined(Rows((1,)), SAME).axes
+    (1,)
     """
-    if one == other or other.kind == Kind.ALIKE:
+    if one == other or other == SAME:
         # A constant is the mean, the largest and the smallest of itself.
-        kept = one.kind in _KEPT or (one.kind == Kind.SUM and one.couples and not one.degree)
+        kept = isinstance(one, (OfExamples, Extreme)) or (isinstance(one, Sum) and not one.degree)
         return one if kept or one == other else _either(one, other)
-    if one.kind == Kind.ALIKE:
+    if one == SAME:
         return combined(other, one)
-    if one.kind == Kind.ROWS and other.kind == Kind.ROWS and one.axes == other.axes:
+    if isinstance(one, Rows) and isinstance(other, Rows) and one.axes == other.axes:
         if one.free or other.free:
             one, other = (other, one) if one.free else (one, other)
-            return one._replace(stride=merged([one.stride, other.stride]), free=other.free and one.free)
-        return one._replace(
-            outer=one.outer if one.outer == other.outer else None,
+            return replace(one, stride=merged([one.stride, other.stride]), free=other.free and one.free)
+        return replace(
+            one, outer=one.outer if one.outer == other.outer else None,
             inner=one.inner if one.inner == other.inner else None,
             stride=merged([one.stride, other.stride]), free=False,
             subset=one.subset if one.subset == other.subset else (one.subset, other.subset),
         )
-    if Kind.UNKNOWN in (one.kind, other.kind) and Kind.ROWS in (one.kind, other.kind):
-        return one if one.kind == Kind.ROWS else other
+    if NO_CLAIM in (one, other) and (isinstance(one, Rows) or isinstance(other, Rows)):
+        return one if isinstance(one, Rows) else other
     return _either(one, other)
 
 
 def _either(one: State, other: State) -> State:
-    if one.kind == Kind.SUM and other.kind == Kind.SUM and one.degree == other.degree:
+    if isinstance(one, Linear) and isinstance(other, Linear) and one.degree == other.degree:
         return one
     origin = next((state.origin for state in (one, other) if state.couples), None)
-    if all(state.kind == Kind.NUMBER or state.is_size for state in (one, other)) and origin is not None:
-        return State(Kind.NUMBER, origin=origin)
-    return State(Kind.MIXED, origin=origin) if origin is not None else NO_CLAIM
+    if isinstance(one, (Number, Size)) and isinstance(other, (Number, Size)) and origin is not None:
+        return Number(origin)
+    return Mixed(origin) if origin is not None else NO_CLAIM
 
 
 def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -80,7 +80,7 @@ def call(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
 
 def _lost(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     """Return that nothing is known of the results, and name the operation if its inputs depend on the batch."""
-    if not all(state.kind in (Kind.ALIKE, Kind.UNKNOWN) for state in states):
+    if any(state not in (SAME, NO_CLAIM) for state in states):
         flow.undecide(operation)
     return [NO_CLAIM] * len(operation.outputs)
 
@@ -89,7 +89,7 @@ def _merged(flow: Any, operation: Any, graph: Any, one: Sequence[State], other: 
     """Return the states of results that are one of two; name the operation if a state is lost."""
     found = [combined(*pair) for pair in zip(one, other, strict=True)]
     for at, state in enumerate(found):
-        lost = state.kind == Kind.UNKNOWN and Kind.UNKNOWN not in (one[at].kind, other[at].kind)
+        lost = state == NO_CLAIM and NO_CLAIM not in (one[at], other[at])
         if lost and not _is_of_gradient(flow, graph, at):
             flow.undecide(operation)
     return found
@@ -121,16 +121,16 @@ def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     if asserts(operation) and flow.writes == writes:
         return [choice] * len(operation.outputs)
     if choice.couples and (operation.outputs or flow.writes > writes):
-        flow.couple(choice.origin, SCALED if choice.kind == Kind.NUMBER else CHOICE, operation)
-        return [NO_CLAIM] * len(operation.outputs)
-    if choice.kind == Kind.UNKNOWN:
+        coupled = flow.couple(choice.origin, SCALED if isinstance(choice, Number) else CHOICE, operation)
+        return [coupled] * len(operation.outputs)
+    if choice == NO_CLAIM:
         return [NO_CLAIM] * len(operation.outputs)
     found = results[0]
     for graph, other in zip(graphs[1:], results[1:], strict=True):
         found = _merged(flow, operation, graph, found, other)
-    if choice.kind == Kind.ONE:
+    if isinstance(choice, One):
         return [_of_one(state) for state in found]
-    return found if choice.kind == Kind.ALIKE else _lost(flow, operation, states)
+    return found if choice == SAME else _lost(flow, operation, states)
 
 
 def asserts(operation: Any) -> bool:
@@ -157,7 +157,7 @@ def _is_decided_on(operation: Any, graph: Any, tensor: Any) -> bool:
 
 def _of_one(state: State) -> State:
     """Return the state of a value that a value of one example decides on."""
-    return State(Kind.ONE) if state.kind == Kind.ALIKE else state
+    return One() if state == SAME else state
 
 
 def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -174,7 +174,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     choice = flow.run(condition, current, operation)[0]
     rounds = rounds_of(flow, operation, body, condition) if flow.rounds is None else None
     before, repeats = flow.rounds, flow.repeats
-    flow.rounds, flow.repeats = rounds or before, repeats or choice.kind not in (Kind.ALIKE, Kind.ONE)
+    flow.rounds, flow.repeats = rounds or before, repeats or not isinstance(choice, (Alike, One))
     current = [rounds.place() if rounds and at in rounds.counters else state for at, state in enumerate(current)]
     for _ in range(_ROUNDS):
         after = _round(flow, operation, body, rounds, current)
@@ -189,7 +189,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
         choice = flow.run(condition, current, operation)[0]
         return _after_rounds(flow, operation, graphs, choice, current)
     return [
-        State(Kind.NUMBER, origin=operation) if at in rounds.counters else
+        Number(operation) if at in rounds.counters else
         state if tensor.dtype == tf.variant or is_handed_on(body, at) else
         _by_rounds(flow, operation, rounds.limit, state)
         for at, (tensor, state) in enumerate(zip(operation.outputs, current, strict=True))
@@ -202,7 +202,7 @@ def _round(flow: Any, operation: Any, body: Any, rounds: Rounds | None, current:
     for at, result in enumerate(results):
         if rounds is not None and at in rounds.counters:
             results[at] = current[at]
-        elif rounds is not None and result.kind == Kind.ONE:
+        elif rounds is not None and isinstance(result, One):
             if not _is_of_gradient(flow, body, at):
                 flow.couple(operation, ALONG_EXAMPLES)
             results[at] = NO_CLAIM
@@ -214,13 +214,13 @@ def _after_rounds(
 ) -> list[State]:
     """Return the states of the results of a loop that a condition ends."""
     body, condition = graphs
-    if choice.kind == Kind.ALIKE:
+    if choice == SAME:
         return current
     changed = [at for at, tensor in enumerate(operation.outputs)
                if tensor.dtype != tf.variant and not is_handed_on(body, at)]  # fmt: skip
-    if choice.couples and choice.kind != Kind.NUMBER:
-        of_examples = [at for at in changed if current[at].kind == Kind.ROWS]
-        ends = any(current[at].kind != Kind.ALIKE for at in changing(condition, body))
+    if choice.couples and not isinstance(choice, Number):
+        of_examples = [at for at in changed if isinstance(current[at], Rows)]
+        ends = any(current[at] != SAME for at in changing(condition, body))
         if not ends or (of_examples and all(may_stay(body, at) for at in of_examples)):
             # Examples that are ready may stay as they are while the loop goes on for the others.
             flow.undecide(operation)
@@ -228,22 +228,22 @@ def _after_rounds(
         flow.couple(choice.origin, ENDS, operation)
         return [state if at in of_examples or at not in changed else NO_CLAIM for at, state in enumerate(current)]
     for at in changed:
-        if choice.kind == Kind.NUMBER:
+        if isinstance(choice, Number):
             current[at] = _by_rounds(flow, operation, choice.origin, current[at])
         else:
-            current[at] = _of_one(current[at]) if choice.kind == Kind.ONE else NO_CLAIM
-    if choice.kind not in (Kind.NUMBER, Kind.ONE, Kind.UNKNOWN):
+            current[at] = _of_one(current[at]) if isinstance(choice, One) else NO_CLAIM
+    if not isinstance(choice, (Number, One, Unknown)):
         flow.undecide(operation)
     return current
 
 
 def _by_rounds(flow: Any, operation: Any, limit: Any, state: State) -> State:
     """Return the state of a value that a loop changes as often as the batch has examples."""
-    if state.kind == Kind.ALIKE:
-        return State(Kind.NUMBER, origin=operation)
-    if state.kind == Kind.ROWS:
+    if state == SAME:
+        return Number(operation)
+    if isinstance(state, Rows):
         flow.couple(limit, SCALED, operation)
-    elif state.kind != Kind.UNKNOWN:
+    elif state != NO_CLAIM:
         flow.undecide(operation)
     return NO_CLAIM
 

@@ -10,13 +10,14 @@ The first axis of a list's state is along the list; the others are those of its 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autodist_core.capture.batch_axis.rules import arithmetic
 from autodist_core.capture.batch_axis.rules.inner import combined
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, PAIRS, POSITION
-from autodist_core.capture.batch_axis.states.places import OTHER
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State, rows
+from autodist_core.capture.batch_axis.states.reduced import Size, size_in
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, One, Rows, State
 
 
 def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -27,7 +28,7 @@ def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'the number of examples'
     """
     length = states[1]
-    return rows(0, outer=length.outer, free=True) if length.is_size and length.degree == 1 else SAME
+    return Rows(outer=length.times, free=True) if isinstance(length, Size) and length.degree == 1 else SAME
 
 
 def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -38,21 +39,24 @@ def put(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     here, index, item = states[0], states[1], states[-1]
-    if Kind.UNKNOWN in (here.kind, index.kind, item.kind):
+    if NO_CLAIM in (here, index, item):
         return NO_CLAIM
-    along = here.kind == Kind.ROWS and 0 in here.axes
+    along = isinstance(here, Rows) and 0 in here.axes
     if index.stride == 1 and flow.rounds is not None and (not along or flow.rounds.own(index, here)):
-        if item.kind == Kind.ROWS:
+        if isinstance(item, Rows):
             return flow.couple(operation, PAIRS)
         flow.couple_values([item], operation)
-        return combined(here, flow.rounds.listed(item if item.kind == Kind.ONE else SAME))
-    if along or index.stride or index.kind not in (Kind.ALIKE, Kind.ONE):
+        return combined(here, flow.rounds.listed(item if isinstance(item, One) else SAME))
+    if along or index.stride or not isinstance(index, (Alike, One)):
         return flow.couple(operation, POSITION)
-    if item.kind == Kind.ALIKE and index.kind == Kind.ONE:
-        return combined(here, State(Kind.ONE))
-    if item.kind == Kind.ROWS:
-        item = item.at(*(axis + 1 for axis in item.axes))
-    return combined(here, item)
+    if item == SAME and isinstance(index, One):
+        return combined(here, One())
+    return combined(here, _element(item))
+
+
+def _element(item: State) -> State:
+    """Return the state of a list of elements: the first axis of its state is along the list."""
+    return item.at(*(axis + 1 for axis in item.axes)) if isinstance(item, Rows) else item
 
 
 def pushed(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -67,11 +71,9 @@ def pushed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     here, item = states
-    if item.kind == Kind.ONE or (here.kind == Kind.ROWS and 0 in here.axes):
-        if not flow.is_of_tape(operation):
-            flow.couple(operation, ALONG_EXAMPLES)
-        return NO_CLAIM
-    return combined(here, item.at(*(axis + 1 for axis in item.axes)) if item.kind == Kind.ROWS else item)
+    if isinstance(item, One) or (isinstance(here, Rows) and 0 in here.axes):
+        return NO_CLAIM if flow.is_of_tape(operation) else flow.couple(operation, ALONG_EXAMPLES)
+    return combined(here, _element(item))
 
 
 def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -82,19 +84,16 @@ def got(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, index = states[:2]
-    if Kind.UNKNOWN in (state.kind, index.kind):
+    if NO_CLAIM in (state, index):
         return NO_CLAIM
-    if state.kind == Kind.ROWS and 0 in state.axes:
-        if len(state.axes) == 1 and flow.rounds is not None and flow.rounds.own(index, state):
-            return State(Kind.ONE, stride=state.stride, origin=state.origin)
-        return flow.couple(operation, POSITION)
-    if state.kind == Kind.ROWS and index.kind != Kind.ALIKE:
-        return flow.couple(operation, PAIRS)
-    if state.kind == Kind.ROWS:
-        return state.at(*(axis - 1 for axis in state.axes))
-    if state.kind == Kind.ALIKE and index.kind == Kind.ONE:
-        return State(Kind.ONE, stride=OTHER if index.stride else 0, origin=index.origin)
-    return state if index.kind in (Kind.ALIKE, Kind.ONE) else arithmetic.element_wise(flow, operation, [state, index])
+    if isinstance(state, Rows) and 0 in state.axes:
+        own = len(state.axes) == 1 and flow.rounds is not None and flow.rounds.own(index, state)
+        return state.entry() if own else flow.couple(operation, POSITION)
+    if isinstance(state, Rows):
+        return state.at(*(axis - 1 for axis in state.axes)) if index == SAME else flow.couple(operation, PAIRS)
+    if state == SAME and isinstance(index, One):
+        return index.looked_up()
+    return state if isinstance(index, (Alike, One)) else arithmetic.element_wise(flow, operation, [state, index])
 
 
 def listed(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -115,18 +114,16 @@ def gathered(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; TensorListGather takes examples by their place in the batch'
     """
     state, index = states[:2]
-    if Kind.UNKNOWN in (state.kind, index.kind):
+    if NO_CLAIM in (state, index):
         return NO_CLAIM
-    along = state.kind == Kind.ROWS and 0 in state.axes
-    own = index.kind == Kind.ROWS and index.stride > 0 and index.stride == state.inner
-    if along and not (own and len(state.axes) == 1):
-        return flow.couple(operation, POSITION)
-    if along:
-        return state._replace(outer=index.outer, inner=index.inner, subset=index.subset)
-    if state.kind == Kind.ROWS:
-        return state if index.kind == Kind.ALIKE else NO_CLAIM
-    if state.kind == Kind.ALIKE and index.kind == Kind.ROWS:
-        return index._replace(stride=OTHER if index.stride else 0)
+    if isinstance(state, Rows) and 0 not in state.axes:
+        return state if index == SAME else NO_CLAIM
+    if isinstance(state, Rows):
+        if not isinstance(index, Rows) or not 0 < index.stride == state.inner or len(state.axes) > 1:
+            return flow.couple(operation, POSITION)
+        return replace(state, outer=index.outer, inner=index.inner, subset=index.subset)
+    if state == SAME and isinstance(index, Rows):
+        return index.looked_up()
     return arithmetic.element_wise(flow, operation, [state, index])
 
 
@@ -138,13 +135,13 @@ def concatenated(flow: Any, operation: Any, states: Sequence[State]) -> list[Sta
     'rows along axis 0; TensorListConcatV2 is not decided'
     """
     state = states[0]
-    if state.kind != Kind.ROWS:
-        return [state, state if state.kind == Kind.UNKNOWN else SAME]
+    if not isinstance(state, Rows):
+        return [state, NO_CLAIM if state == NO_CLAIM else SAME]
     if len(state.axes) > 1:
         return [NO_CLAIM, NO_CLAIM]
     if state.axis == 0:
-        return [state._replace(inner=None), NO_CLAIM]
-    return [state._replace(axes=(state.axis - 1,), outer=None if state.axis == 1 else state.outer), NO_CLAIM]
+        return [replace(state, inner=None), NO_CLAIM]
+    return [replace(state, axes=(state.axis - 1,), outer=None if state.axis == 1 else state.outer), NO_CLAIM]
 
 
 def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -155,9 +152,9 @@ def length(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'alike'
     """
     state = states[0]
-    if state.kind == Kind.ROWS and 0 in state.axes:
-        return SIZE._replace(outer=state.each, origin=operation if state.subset else None)
-    return state if state.kind == Kind.UNKNOWN else SAME
+    if isinstance(state, Rows) and 0 in state.axes:
+        return size_in(state.sizes(operation))
+    return NO_CLAIM if state == NO_CLAIM else SAME
 
 
 RULES: dict[str, Any] = {

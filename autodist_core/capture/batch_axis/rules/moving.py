@@ -8,6 +8,7 @@ In: the states of the inputs. Out: the state of the result. For `x` with the exa
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,12 +19,10 @@ from autodist_core.capture.batch_axis.rules.counting import scaled_by
 from autodist_core.capture.batch_axis.rules.slices import part_of_sizes
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, FIXED, PAIRS, POSITION
-from autodist_core.capture.batch_axis.states.places import OTHER
-from autodist_core.capture.batch_axis.states.reshaping import reshaped, sizes_of
-from autodist_core.capture.batch_axis.states.slice_bounds import Size, bound_of, cut_out
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State, rows
-
-_OF_EXTREME = {Kind.LARGEST: "Max", Kind.SMALLEST: "Min"}
+from autodist_core.capture.batch_axis.states.reduced import Largest, Size, size_in
+from autodist_core.capture.batch_axis.states.reshaping import product, reshaped, sizes_of
+from autodist_core.capture.batch_axis.states.slice_bounds import Bound, bound_of, cut_out
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, OTHER, SAME, Alike, One, Rows, Sizes, State
 
 
 def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -34,7 +33,7 @@ def transpose(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     order = value_of(operation.inputs[1])
-    if states[0].kind != Kind.ROWS:
+    if not isinstance(states[0], Rows):
         return states[0]
     return NO_CLAIM if order is None else states[0].at(*(list(order).index(axis) for axis in states[0].axes))
 
@@ -48,7 +47,7 @@ def reshape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.reshape(x, [8, 3]))
     'unknown; Reshape fixes how many examples a batch has'
     """
-    if states[0].kind != Kind.ROWS:
+    if not isinstance(states[0], Rows):
         return states[0]
     if operation.outputs[0].shape.is_fully_defined() and not operation.inputs[0].shape.is_fully_defined():
         return flow.couple(operation, FIXED)
@@ -63,7 +62,7 @@ def expand(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 1'
     """
     axes = flow.axes_of(operation.inputs[1], operation.outputs[0].shape.rank)
-    if states[0].kind != Kind.ROWS:
+    if not isinstance(states[0], Rows):
         return states[0]
     return NO_CLAIM if axes is None else states[0].at(*(axis + (axes[0] <= axis) for axis in states[0].axes))
 
@@ -76,7 +75,7 @@ def squeeze(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     sizes, gone = sizes_of(operation.inputs[0].shape), list(operation.get_attr("squeeze_dims"))
-    if states[0].kind != Kind.ROWS:
+    if not isinstance(states[0], Rows):
         return states[0]
     if sizes is None:
         return NO_CLAIM
@@ -94,9 +93,9 @@ def alike_in_shape(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    if state.kind != Kind.ROWS:
+    if not isinstance(state, Rows):
         return SAME
-    return State(Kind.ROWS, state.axes, state.outer, state.inner, subset=state.subset, free=True)
+    return Rows(state.axes, state.outer, state.inner, subset=state.subset, free=True)
 
 
 def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -109,7 +108,7 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; BroadcastTo pairs the examples of a batch with each other'
     """
     state, asked = states
-    if state.kind == Kind.ROWS:
+    if isinstance(state, Rows):
         rank, own = operation.outputs[0].shape.rank, operation.inputs[0].shape.rank
         if rank is None or own is None:
             return NO_CLAIM
@@ -118,9 +117,9 @@ def broadcast(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return _spread(flow, operation, state, asked)
 
 
-def _repeats(operation: Any, sizes: State, state: State) -> bool:
+def _repeats(operation: Any, sizes: State, state: Rows) -> bool:
     """Whether each example may be repeated as often as the batch has examples, along another axis than its own."""
-    if sizes.kind == Kind.ALIKE or (sizes.kind == Kind.SIZES and sizes.axes == state.axes):
+    if sizes == SAME or (isinstance(sizes, Sizes) and (sizes.place,) == state.axes):
         return False
     shape = operation.outputs[0].shape
     return shape.rank is not None and any(size is None and axis not in state.axes for axis, size in enumerate(shape))
@@ -135,28 +134,24 @@ def broadcast_shapes(flow: Any, operation: Any, states: Sequence[State]) -> Stat
     """
     found, rank = [], operation.outputs[0].shape[0]
     for tensor, state in zip(operation.inputs, states, strict=True):
-        if state.kind == Kind.SIZES and None not in (rank, tensor.shape[0]):
-            found.append(state.at(*(axis + rank - tensor.shape[0] for axis in state.axes)))
-        elif state.kind != Kind.ALIKE:
+        if isinstance(state, Sizes) and None not in (rank, tensor.shape[0]):
+            found.append(state.at(state.place + rank - tensor.shape[0]))
+        elif state != SAME:
             return NO_CLAIM
-    if not found:
-        return SAME
-    alike = len({state._replace(origin=None) for state in found}) == 1
-    return found[0] if alike else NO_CLAIM
+    return found[0] if len({replace(state, origin=None) for state in found}) == 1 else NO_CLAIM
 
 
 def _spread(flow: Any, operation: Any, state: State, asked: State) -> State:
     """Return the state of a value that is repeated as often as the batch has examples."""
-    if asked.kind != Kind.SIZES or state.kind in (Kind.ONE, Kind.UNKNOWN):
+    if not isinstance(asked, Sizes) or isinstance(state, One) or state == NO_CLAIM:
         return state
-    if not state.is_size:
-        flow.couple_values([state], operation)
-    shape, axis, rank = operation.inputs[0].shape, asked.axes[0], operation.outputs[0].shape.rank
+    shape, axis, rank = operation.inputs[0].shape, asked.place, operation.outputs[0].shape.rank
     own = None if rank is None or shape.rank is None else axis - (rank - shape.rank)
     count = 1 if own is not None and own < 0 else None if own is None else shape[own]
+    found = Rows((axis,), outer=1 if asked.times == 1 else None, inner=count)
     if count == 1:
-        return rows(axis, outer=asked.outer, subset=asked.subset, free=True, **scaled_by(state, operation))
-    return rows(axis, outer=1 if asked.outer == 1 else None, inner=count, **scaled_by(state, operation))
+        found = Rows((axis,), outer=asked.times, subset=asked.subset, free=True)
+    return scaled_by(flow, operation, found, state)
 
 
 def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -169,14 +164,13 @@ def tile(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; Tile pairs the examples of a batch with each other'
     """
     state, often = states
-    if state.kind != Kind.ROWS:
+    if not isinstance(state, Rows):
         return _spread(flow, operation, state, often)
-    if often.kind == Kind.SIZES or _repeats(operation, often, state):
+    if isinstance(often, Sizes) or _repeats(operation, often, state):
         return flow.couple(operation, PAIRS)
     times = bound_of(flow, operation.inputs[1], state.axis)
-    factor = times if isinstance(times, int) else None
-    outer = None if factor is None or state.outer is None else state.outer * factor
-    return state if factor == 1 else state._replace(outer=outer)
+    outer = product([state.outer], times if isinstance(times, int) else None)
+    return state if times == 1 else replace(state, outer=outer)
 
 
 def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -186,22 +180,20 @@ def pack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.stack([x, x], axis=0))
     'rows along axis 1'
     """
-    if operation.outputs[0].shape.rank == 1:
-        counts = [position for position, state in enumerate(states) if state.is_size]
-        if len(counts) == 1 and all(state.kind == Kind.ALIKE or state.is_size for state in states):
-            return State(Kind.SIZES, (counts[0],), outer=states[counts[0]].outer)
-    if (extreme := _extreme(states)) is not None:
-        return extreme
-    state = arithmetic.added(flow, operation, states)
-    rank = operation.outputs[0].shape.rank
-    if state.kind != Kind.ROWS or rank is None:
-        return state if state.kind != Kind.ROWS else NO_CLAIM
+    rank, counts = operation.outputs[0].shape.rank, [state for state in states if isinstance(state, Size)]
+    if rank == 1 and len(counts) == 1 and all(isinstance(state, (Alike, Size)) for state in states):
+        return Sizes(states.index(counts[0]), counts[0].times)
+    state = arithmetic.extreme_of(states) or arithmetic.added(flow, operation, states)
+    if not isinstance(state, Rows):
+        return state
+    if rank is None:
+        return NO_CLAIM
     axis = operation.get_attr("axis") % rank
     # `added` takes the new axis for the first one. Undo that, and put the new axis at its position.
     return state.at(*(before + (axis <= before) for before in (each - 1 for each in state.axes)))
 
 
-def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
+def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State | list[State]:
     """Return the state of the entries along an axis, each in a tensor of its own.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
@@ -209,21 +201,16 @@ def unpack(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, rank = states[0], operation.inputs[0].shape.rank
-    if state.kind == Kind.SIZES:
-        size = SIZE._replace(outer=state.outer, origin=state.origin)
-        return [size if at in state.axes else SAME for at in range(len(operation.outputs))]  # type: ignore[return-value]
-    if state.kind != Kind.ROWS or rank is None:
-        return state if state.kind != Kind.ROWS else NO_CLAIM
+    if isinstance(state, Sizes):
+        return [size_in(state) if at == state.place else SAME for at in range(len(operation.outputs))]
+    if not isinstance(state, Rows):
+        return state
+    if rank is None:
+        return NO_CLAIM
     axis = operation.get_attr("axis") % rank
     if axis in state.axes:
         return flow.couple(operation, POSITION)
     return state.at(*(each - (axis < each) for each in state.axes))
-
-
-def _extreme(states: Sequence[State]) -> State | None:
-    """Return the state of tensors if all are largest entries over the examples, or all are smallest ones."""
-    found = [state for state in states if state.kind != Kind.ALIKE]
-    return found[0] if {state.kind for state in found} in ({Kind.LARGEST}, {Kind.SMALLEST}) else None
 
 
 def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -234,31 +221,31 @@ def concat(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     axes, parts = flow.axes_of(operation.inputs[-1], operation.outputs[0].shape.rank), states[:-1]
-    if any(state.kind == Kind.SIZES for state in parts):
-        before = 0
-        for tensor, state in zip(operation.inputs, parts, strict=False):
-            if state.kind == Kind.SIZES:
-                return state.at(before + state.axes[0])
-            before += tensor.shape[0] if tensor.shape.rank and tensor.shape[0] is not None else 0
-    with_rows = [state for state in parts if state.kind == Kind.ROWS]
+    before = 0
+    for tensor, state in zip(operation.inputs, parts, strict=False):
+        if isinstance(state, Sizes):
+            return state.at(before + state.place)
+        before += tensor.shape[0] if tensor.shape.rank and tensor.shape[0] is not None else 0
+    with_rows = [state for state in parts if isinstance(state, Rows)]
     if not with_rows:
-        return _extreme(parts) or arithmetic.added(flow, operation, parts)
+        return arithmetic.extreme_of(parts) or arithmetic.added(flow, operation, parts)
     if axes is None or any(state.axes != with_rows[0].axes for state in with_rows):
         return NO_CLAIM
     if axes[0] not in with_rows[0].axes:
         return arithmetic.element_wise(flow, operation, states[:-1])
     if len(with_rows) < len(parts):
         # The largest of a metric's largest value so far and of the examples' values is taken.
-        others = _extreme([state for state in parts if state.kind != Kind.ROWS])
+        others = arithmetic.extreme_of([state for state in parts if not isinstance(state, Rows)])
         readers = {reader.type for reader in operation.outputs[0].consumers()}
-        return others if others is not None and readers == {_OF_EXTREME[others.kind]} else NO_CLAIM
+        taken = {"Max" if isinstance(others, Largest) else "Min"}
+        return others if others is not None and readers == taken else NO_CLAIM
     inners, subsets = {state.inner for state in with_rows}, {state.subset for state in with_rows}
     known = all(state.outer is not None for state in with_rows) and len(inners) == 1
     outer = sum(state.outer or 0 for state in with_rows) if known else None
     if any(subsets) and len(with_rows) > 1:
         outer = len(with_rows)  # Examples that were chosen by two conditions stand in another order.
-    return with_rows[0]._replace(
-        outer=outer, inner=inners.pop() if len(inners) == 1 else None,
+    return replace(
+        with_rows[0], outer=outer, inner=inners.pop() if len(inners) == 1 else None,
         subset=(*subsets, len(parts)) if any(subsets) else None, free=all(s.free for s in with_rows),
         degree=max(s.degree for s in with_rows),
         # Behind each other, positions of the first part are no positions in the whole.
@@ -278,19 +265,21 @@ def split(flow: Any, operation: Any, states: Sequence[State]) -> State | list[St
     has_sizes = operation.type == "SplitV"
     at, of_axis = (0, 2) if has_sizes else (1, 0)
     state, axes = states[at], flow.axes_of(operation.inputs[of_axis], operation.inputs[at].shape.rank)
-    if state.kind == Kind.SIZES:
+    if isinstance(state, Sizes):
         return _of_sizes(operation, state)
-    if state.kind != Kind.ROWS or axes is None or axes[0] not in state.axes:
-        return state if state.kind != Kind.ROWS or axes is not None else NO_CLAIM
+    if not isinstance(state, Rows) or (axes is not None and axes[0] not in state.axes):
+        return state
+    if axes is None:
+        return NO_CLAIM
     count = len(operation.outputs)
-    if has_sizes and states[1].kind != Kind.ALIKE and (parts := _cut(flow, operation, state)) is not None:
+    if has_sizes and states[1] != SAME and (parts := _cut(flow, operation, state)) is not None:
         return parts
     if has_sizes or (state.outer is not None and state.outer % count):
         return flow.couple(operation, POSITION)
-    return NO_CLAIM if state.outer is None else state._replace(outer=state.outer // count)
+    return NO_CLAIM if state.outer is None else replace(state, outer=state.outer // count)
 
 
-def _of_sizes(operation: Any, state: State) -> list[State]:
+def _of_sizes(operation: Any, state: Sizes) -> list[State]:
     """Return the states of the parts of a shape: one of them has the batch size."""
     counts: list[Any] = [output.shape[0] if output.shape.rank == 1 else None for output in operation.outputs]
     if None in counts:
@@ -299,18 +288,14 @@ def _of_sizes(operation: Any, state: State) -> list[State]:
     return [part_of_sizes(state, first, count) for first, count in zip(firsts, counts, strict=True)]
 
 
-def _cut(flow: Any, operation: Any, state: State) -> list[State] | None:
+def _cut(flow: Any, operation: Any, state: Rows) -> list[State] | None:
     """Return the states of parts that have whole copies of the batch each; None if they do not."""
-    first: Any = 0
-    found: list[State | None] = []
-    for at in range(len(operation.outputs)):
-        size = bound_of(flow, operation.inputs[1], at)
-        if not isinstance(size, Size):
-            return None
-        end = first.plus(size) if isinstance(first, Size) else size
-        found.append(cut_out(state, first, end))
-        first = end
-    return None if None in found else found  # type: ignore[return-value]
+    bounds = [bound_of(flow, operation.inputs[1], at) for at in range(len(operation.outputs))]
+    ends = list(accumulate((size for size in bounds if isinstance(size, Size)), Size.plus))
+    firsts: list[Bound] = [0, *ends]
+    found = [cut_out(state, first, end) for first, end in zip(firsts, ends, strict=False)]
+    parts = [part for part in found if part is not None]
+    return parts if len(parts) == len(bounds) else None
 
 
 def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -321,7 +306,7 @@ def pad(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, around = states[0], value_of(operation.inputs[1])
-    if state.kind == Kind.ROWS and (around is None or any(np.any(around[axis]) for axis in state.axes)):
+    if isinstance(state, Rows) and (around is None or any(np.any(around[axis]) for axis in state.axes)):
         return NO_CLAIM
     return state
 
@@ -334,9 +319,9 @@ def one_hot(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state, axis = states[0], operation.get_attr("axis")
-    if states[1].is_size:
+    if isinstance(states[1], Size):
         return flow.couple(operation, ALONG_EXAMPLES)
-    if state.kind != Kind.ROWS or axis == -1:
+    if not isinstance(state, Rows) or axis == -1:
         return arithmetic.alone(flow, operation, state)
     return state.at(*(each + (axis <= each) for each in state.axes))
 

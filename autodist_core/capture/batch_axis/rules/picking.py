@@ -7,6 +7,7 @@ In: the states of the inputs. Out: the state of the result. For `x` with the exa
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,9 @@ from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES, GIVEN, PAIRS, POSITION
 from autodist_core.capture.batch_axis.states.layout import aligned
 from autodist_core.capture.batch_axis.states.operations import SAME as UNCHANGED
-from autodist_core.capture.batch_axis.states.places import OTHER, UNKNOWN_STRIDE
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Kind, State, rows
-
-_EXTREMES = {"Max": Kind.LARGEST, "Min": Kind.SMALLEST}
+from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
+from autodist_core.capture.batch_axis.states.reduced import EXTREMES, Mixed, Size, Sum, size_in
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Distinct, One, Rows, Sizes, State
 
 
 def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -31,57 +31,65 @@ def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.gather(x, [0, 1]))
     'unknown; GatherV2 takes examples by their place in the batch'
     """
-    if operation.type == "ResourceGather":
-        table, index, axis, batch = SAME, states[1], 0, operation.get_attr("batch_dims")
-    else:
-        table, index, batch = states[0], states[1], 0
-        axes = [0]
-        if operation.type == "GatherV2":
-            batch = operation.get_attr("batch_dims")
-            axes = flow.axes_of(operation.inputs[2], operation.inputs[0].shape.rank) or []
-        if not axes:
-            return NO_CLAIM if table.kind != Kind.ALIKE or index.kind != Kind.ALIKE else SAME
-        axis = axes[0]
-    rank = operation.inputs[1].shape.rank
-    if table.kind == Kind.SIZES:
-        places = value_of(operation.inputs[1])
-        if places is None or np.ndim(places) > 1:
+    table, index = SAME if operation.type == "ResourceGather" else states[0], states[1]
+    axes = [0]
+    if operation.type == "GatherV2":
+        axes = flow.axes_of(operation.inputs[2], operation.inputs[0].shape.rank)
+    if not axes:
+        return SAME if table == SAME and index == SAME else NO_CLAIM
+    axis, rank = axes[0], operation.inputs[1].shape.rank
+    batch = 0 if operation.type == "Gather" else operation.get_attr("batch_dims")
+    match table, index:
+        case Sizes(), _:
+            return _of_sizes(operation, table)
+        case _, Distinct():
+            return index if table == SAME else NO_CLAIM
+        case _ if rank is None or any(isinstance(each, Rows) and len(each.axes) > 1 for each in (table, index)):
             return NO_CLAIM
-        found = [at for at, place in enumerate(np.atleast_1d(places)) if place == table.axis]
-        size = State(Kind.SUM, degree=1, outer=table.outer, origin=table.origin)
-        return SAME if not found else table.at(found[0]) if np.ndim(places) else size
-    if index.kind == Kind.DISTINCT:
-        return index if table.kind == Kind.ALIKE else NO_CLAIM
-    if rank is None or any(len(state.axes) > 1 for state in (table, index)):
-        return NO_CLAIM
-    if index.kind == Kind.ROWS and (table.kind in (Kind.DISTINCT, Kind.ALIKE, Kind.UNKNOWN) or table.couples):
-        if table.couples:
+        case Rows(), Rows():
+            return _rows_by_rows(flow, operation, table, index, axis, batch)
+        case Rows(), _ if table.axis == axis:
+            return _rows_by_place(flow, operation, table, index)
+        case Rows(), _:
+            return table.at(table.axis if table.axis < axis else table.axis + rank - batch - 1)
+        case _, Rows() if not isinstance(table, (One, Size)):
             flow.couple_values([table], operation)
-        found_axis = index.axis if index.axis < batch else axis + index.axis - batch
-        # Constants by position are a function of positions. Distinct entries by position are each example's own.
-        stride = OTHER if index.stride and table.kind == Kind.ALIKE else 0
-        return index._replace(axes=(found_axis,), stride=stride, degree=0)
-    if table.kind == Kind.ROWS and index.kind == Kind.ROWS:
-        if table.axis < batch and table.axis == index.axis:
-            return table
-        if table.axis != axis:
-            return flow.couple(operation, PAIRS)
-        if not _is_own(index, table):
-            return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
-        return _picked(operation, table, index)._replace(
-            axes=(axis + index.axis,), outer=index.outer, inner=index.inner
-        )
-    if table.kind == Kind.ROWS and table.axis == axis:
-        if flow.rounds is not None and flow.rounds.own(index, table):
-            return State(Kind.ONE, stride=table.stride, origin=table.origin)
-        if index.kind in (Kind.ALIKE, Kind.ONE) or index.couples:
-            flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
-        elif _how(flow, operation.inputs[1], "") == GIVEN:
-            flow.couple(operation, GIVEN)
+            # Constants by position are a function of positions. Distinct entries by position are each example's own.
+            found = index.looked_up() if table == SAME else replace(index, stride=0)
+            found_axis = index.axis if index.axis < batch else axis + index.axis - batch
+            return replace(found, axes=(found_axis,), degree=0)
+        case _:
+            return arithmetic.element_wise(flow, operation, [table, index])
+
+
+def _of_sizes(operation: Any, table: Sizes) -> State:
+    """Return the state of some sizes of a shape, or of one size."""
+    places = value_of(operation.inputs[1])
+    if places is None or np.ndim(places) > 1:
         return NO_CLAIM
-    if table.kind == Kind.ROWS:
-        return table.at(table.axis if table.axis < axis else table.axis + rank - batch - 1)
-    return arithmetic.element_wise(flow, operation, [table, index])
+    found = [at for at, place in enumerate(np.atleast_1d(places)) if place == table.place]
+    return SAME if not found else table.at(found[0]) if np.ndim(places) else size_in(table)
+
+
+def _rows_by_rows(flow: Any, operation: Any, table: Rows, index: Rows, axis: int, batch: int) -> State:
+    """Return the state of entries of examples that are taken by numbers of examples: their own ones, if all is well."""
+    if table.axis < batch and table.axis == index.axis:
+        return table
+    if table.axis != axis:
+        return flow.couple(operation, PAIRS)
+    if not _is_own(index, table):
+        return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
+    return _picked(operation, table, index).at(axis + index.axis)
+
+
+def _rows_by_place(flow: Any, operation: Any, table: Rows, index: State) -> State:
+    """Return the state of examples that are taken by numbers that are not those of examples."""
+    if flow.rounds is not None and flow.rounds.own(index, table):
+        return table.entry()
+    if index == SAME or isinstance(index, One) or index.couples:
+        return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
+    given = _how(flow, operation.inputs[1], "") == GIVEN
+    return flow.couple(operation, GIVEN) if given else NO_CLAIM
 
 
 def _how(flow: Any, index: Any, otherwise: str) -> str:
@@ -89,7 +97,7 @@ def _how(flow: Any, index: Any, otherwise: str) -> str:
 
     Such an index may be any number below the size of the whole batch. One that is computed, as by a sort, is not.
     """
-    waiting, seen, given, of_rows = [index], set(), False, flow.state_of(index).kind == Kind.ROWS
+    waiting, seen, given, of_rows = [index], set(), False, isinstance(flow.state_of(index), Rows)
     while waiting:
         operation = waiting.pop().op
         if id(operation) in seen or operation.type in _OF_CONSTANTS:
@@ -113,7 +121,7 @@ _KEEPING = {
 """Operations behind which numbers that are given with a batch are still such numbers."""
 
 
-def _is_own(index: State, table: State) -> bool:
+def _is_own(index: State, table: Rows) -> bool:
     """Whether positions of examples are those of their own entries in a table."""
     if index.stride == UNKNOWN_STRIDE:
         return table.outer == 1 and table.inner is None
@@ -121,8 +129,10 @@ def _is_own(index: State, table: State) -> bool:
     return index.stride > 0 and (index.stride == table.inner or (table.outer == 1 and table.inner is None))
 
 
-def _picked(operation: Any, table: State, index: State) -> State:
-    return table._replace(subset=index.subset, origin=table.origin or operation) if index.subset else table
+def _picked(operation: Any, table: Rows, index: Rows) -> Rows:
+    """Return the state of the entries of a table that belong to the examples of the index."""
+    found = replace(table, axes=index.axes, outer=index.outer, inner=index.inner)
+    return replace(found, subset=index.subset, origin=table.origin or operation) if index.subset else found
 
 
 def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -134,17 +144,16 @@ def gather_nd(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     table, index = (SAME, states[1]) if operation.type == "ResourceGatherNd" else states[:2]
     depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
-    if index.kind == Kind.ROWS and table.kind == Kind.ROWS:
+    if isinstance(index, Rows) and isinstance(table, Rows):
         if not _is_own(index, table) and (depth is None or any(axis < depth for axis in table.axes)):
             return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
-        return _picked(operation, table, index)._replace(axes=index.axes, outer=index.outer, inner=index.inner)
-    if index.kind == Kind.ROWS:
+        return _picked(operation, table, index)
+    if isinstance(index, Rows):
         flow.couple_values([table], operation)
-        return index._replace(stride=OTHER if index.stride else 0)
-    if table.kind == Kind.ROWS:
-        if index.kind == Kind.ALIKE and depth is not None and any(axis < depth for axis in table.axes):
-            flow.couple(operation, POSITION)
-        return NO_CLAIM
+        return index.looked_up()
+    if isinstance(table, Rows):
+        at_place = index == SAME and depth is not None and any(axis < depth for axis in table.axes)
+        return flow.couple(operation, POSITION) if at_place else NO_CLAIM
     return arithmetic.element_wise(flow, operation, [table, index])
 
 
@@ -156,25 +165,30 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'a sum over the examples'
     """
     index, values, asked = states
-    if Kind.UNKNOWN in (index.kind, values.kind):
+    if NO_CLAIM in (index, values):
         return NO_CLAIM
-    if index.kind == Kind.ALIKE and values.kind == Kind.ALIKE:
+    if index == SAME == values:
         return SAME
     if _of_others(flow, operation, index, values):
         return NO_CLAIM
     if index.stride == 1:
-        return rows(asked.axes[0] if asked.kind == Kind.SIZES else 0, inner=None if index.subset else 1)
-    if asked.kind == Kind.SIZES:
-        what = _how(flow, operation.inputs[0], PAIRS) if Kind.ROWS in (index.kind, values.kind) else POSITION
-        return flow.couple(operation, what)
-    if Kind.ROWS in (index.kind, values.kind):
-        return State(Kind.SUM, degree=1, origin=operation)
+        return Rows((asked.place if isinstance(asked, Sizes) else 0,), inner=None if _is_chosen(index) else 1)
+    with_rows = isinstance(index, Rows) or isinstance(values, Rows)
+    if isinstance(asked, Sizes):
+        return flow.couple(operation, _how(flow, operation.inputs[0], PAIRS) if with_rows else POSITION)
+    if with_rows:
+        return Sum(1, operation)
     return arithmetic.element_wise(flow, operation, states[:2])
+
+
+def _is_chosen(index: State) -> bool:
+    """Whether positions are those of chosen examples only."""
+    return isinstance(index, Rows) and bool(index.subset)
 
 
 def _of_others(flow: Any, operation: Any, index: State, values: State) -> bool:
     """Whether the numbers of one example may be with the entries of another one, as in `repeat` beside `tile`."""
-    if index.kind != Kind.ROWS or values.kind != Kind.ROWS or index.axes != (0,) or values.axes != (0,):
+    if not isinstance(index, Rows) or not isinstance(values, Rows) or index.axes != (0,) or values.axes != (0,):
         return False
     if index.subset != values.subset:
         return False  # The values of a ragged tensor, and the numbers of their rows, come from different conditions.
@@ -189,23 +203,22 @@ def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'mixed'
     """
     table, index, values = states
-    if Kind.UNKNOWN in (table.kind, index.kind, values.kind):
+    if NO_CLAIM in (table, index, values):
         return NO_CLAIM
-    if table.kind == Kind.ROWS:
+    if isinstance(table, Rows):
         depth = operation.inputs[1].shape[-1] if operation.inputs[1].shape.rank else None
         inside = depth is not None and all(axis >= depth for axis in table.axes)
         if not inside and not _is_own(index, table):
-            what = POSITION if index.kind != Kind.ROWS else _how(flow, operation.inputs[1], PAIRS)
+            what = POSITION if not isinstance(index, Rows) else _how(flow, operation.inputs[1], PAIRS)
             return flow.couple(operation, what)
         flow.couple_values([values], operation)
         return table
-    if table.kind == Kind.ALIKE and Kind.ROWS in (index.kind, values.kind):
+    if table == SAME and (isinstance(index, Rows) or isinstance(values, Rows)):
         if "Add" in operation.type or "Sub" in operation.type:
             zeros = value_of(operation.inputs[0])
             summed = zeros is not None and not np.any(zeros) and index.stride == 0
-            kind, degree = (Kind.SUM, 1 + values.degree) if summed else (Kind.MIXED, 0)
-            return State(kind, degree=degree, origin=operation)
-        return State(_EXTREMES.get(operation.type[-3:], Kind.MIXED), origin=operation)
+            return Sum(1 + values.degree, operation) if summed else Mixed(operation)
+        return EXTREMES.get(operation.type[-3:], Mixed)(operation)
     return arithmetic.element_wise(flow, operation, states)
 
 
@@ -219,28 +232,27 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; SegmentSum is not decided'
     """
     values, index = states[0], states[1]
-    if Kind.UNKNOWN in (values.kind, index.kind):
+    if NO_CLAIM in (values, index):
         return NO_CLAIM
-    if Kind.ROWS not in (values.kind, index.kind):
+    if not isinstance(values, Rows) and not isinstance(index, Rows):
         return arithmetic.element_wise(flow, operation, states[:2])
     if _of_others(flow, operation, index, values):
         return NO_CLAIM
-    counted = len(states) > 2 and states[2].is_size
+    counted = len(states) > 2 and isinstance(states[2], Size)
     if index.stride == 1:
         # As many segments as examples: one for each, also for those that have no entry left.
-        one_each = counted and states[2].degree == states[2].outer == 1
-        return rows(0, inner=1 if one_each or not index.subset else None)
-    if index.kind == Kind.ROWS and counted and _how(flow, operation.inputs[1], "") == GIVEN:
+        one_each = counted and states[2] == Size()
+        return Rows(inner=1 if one_each or not _is_chosen(index) else None)
+    if isinstance(index, Rows) and counted and _how(flow, operation.inputs[1], "") == GIVEN:
         return flow.couple(operation, GIVEN)
-    if values.kind == Kind.ROWS and index.kind == Kind.ALIKE and values.axis != 0:
+    if isinstance(values, Rows) and index == SAME and values.axis != 0:
         return values
     if not operation.type.startswith("Unsorted"):
         # The largest number among a replica's examples says how many segments its result has.
         return NO_CLAIM
     if "Sum" in operation.type and not index.stride:
-        return State(Kind.SUM, degree=1 + values.degree, origin=operation)
-    kind = next((kind for name, kind in _EXTREMES.items() if name in operation.type), Kind.MIXED)
-    return State(kind, origin=operation)
+        return Sum(1 + values.degree, operation)
+    return EXTREMES.get(operation.type[-3:], Mixed)(operation)
 
 
 def parted(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -250,12 +262,10 @@ def parted(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     >>> shown(lambda x: tf.dynamic_partition(x, tf.cast(x[:, 0] > 0, tf.int32), 2)[1])
     'rows along axis 0'
     """
-    values, number = states
-    if values.kind != Kind.ROWS or number.kind != Kind.ROWS or values.axes != (0,) or number.axes != (0,):
+    by_example = all(isinstance(state, Rows) and state.axes == (0,) for state in states)
+    if not by_example or aligned(flow, operation, states) is None:
         return [NO_CLAIM] * len(operation.outputs)
-    if aligned(flow, operation, states) is None:
-        return [NO_CLAIM] * len(operation.outputs)
-    return [rows(0, outer=None, inner=None, subset=(id(operation), part)) for part in range(len(operation.outputs))]
+    return [Rows(outer=None, inner=None, subset=(id(operation), part)) for part in range(len(operation.outputs))]
 
 
 def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -265,11 +275,11 @@ def counts(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.math.bincount(x, minlength=4, maxlength=4), None, dtype="int32")
     'a sum over the examples'
     """
-    if states[0].kind != Kind.ROWS:
+    state = states[0]
+    if not isinstance(state, Rows):
         return arithmetic.element_wise(flow, operation, states[:1])
-    if operation.type == "DenseBincount" and operation.inputs[0].shape.rank == 2 and states[0].axes == (0,):
-        return states[0]
-    return State(Kind.SUM, degree=1, origin=operation)
+    in_rows = operation.type == "DenseBincount" and operation.inputs[0].shape.rank == 2 and state.axes == (0,)
+    return state if in_rows else Sum(1, operation)
 
 
 def searched(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -282,12 +292,12 @@ def searched(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'unknown; LowerBound goes along the examples of a batch'
     """
     sequence, values = states
-    if sequence.kind == Kind.ROWS and sequence.axes != (0,):
+    if isinstance(sequence, Rows) and sequence.axes != (0,):
         return flow.couple(operation, ALONG_EXAMPLES)
-    if sequence.kind != Kind.ROWS and values.kind == Kind.ROWS and values.axes == (1,):
+    if not isinstance(sequence, Rows) and isinstance(values, Rows) and values.axes == (1,):
         # The sequence may have any number of entries: they are not paired with those of the values.
         flow.couple_values([sequence], operation)
-        return values._replace(stride=OTHER if values.stride else 0, degree=0)
+        return replace(values.looked_up(), degree=0)
     return arithmetic.element_wise(flow, operation, states)
 
 

@@ -23,16 +23,19 @@ import tensorflow as tf
 
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SIZE, Kind, State, rows
+from autodist_core.capture.batch_axis.states.reduced import Number, Size
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, Ragged, Rows, Sizes, State
 
-SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT = "row splits", "row ends", "row starts", "shape of splits", "number of splits"
+SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT = map(
+    Ragged, ("row splits", "row ends", "row starts", "shape of splits", "number of splits")
+)
 """Where the rows of a ragged tensor of the batch begin and end, and what TensorFlow makes of that: the ends of the rows
 without the starts are their lengths, one for each example, and there is one split more than there are examples."""
-_PARTS = (Kind.RAGGED, SPLITS, _ENDS, _STARTS, _SHAPE, _COUNT)
+
 _FROM_LENGTHS = "RowPartitionFromRowLengths/"
 """The name scope in which TensorFlow adds the lengths of rows up to their ends."""
 
-FLAT_VALUES = rows(0, outer=None, inner=None, subset="flat values")
+FLAT_VALUES = Rows(outer=None, inner=None, subset="flat values")
 """The state of the flat values of a ragged or sparse tensor of the batch. Values of two tensors that an operation
 combines one by one belong to the same examples: otherwise a replica would have unlike numbers of them."""
 
@@ -44,9 +47,9 @@ def made(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> shown(lambda x: tf.strings.split(x).flat_values, None, dtype="string")
     'ragged'
     """
-    with_rows = [state for state in states if state.kind == Kind.ROWS]
-    whole = all(state.axes == (0,) and state.each == 1 and not state.subset and not state.stride for state in with_rows)
-    return State(Kind.RAGGED) if with_rows and whole and len(with_rows) == _count(states) else NO_CLAIM
+    given = [state for state in states if state != SAME]
+    whole = all(isinstance(state, Rows) and state.are_one_each for state in given)
+    return Ragged() if given and whole else NO_CLAIM
 
 
 def pads(operation: Any) -> bool:
@@ -67,53 +70,49 @@ def pads(operation: Any) -> bool:
 def are_flat_values(state: State) -> bool:
     """Whether a tensor has one entry for each flat value of a ragged or sparse tensor of the batch.
 
-    >>> are_flat_values(FLAT_VALUES), are_flat_values(rows(0))
+    >>> are_flat_values(FLAT_VALUES), are_flat_values(Rows())
     (True, False)
     """
-    return state.kind == Kind.ROWS and state.subset == FLAT_VALUES.subset
-
-
-def _count(states: Sequence[State]) -> int:
-    return sum(state.kind != Kind.ALIKE for state in states)
+    return isinstance(state, Rows) and state.subset == FLAT_VALUES.subset
 
 
 def has_parts(states: Sequence[State]) -> bool:
     """Whether a part of a ragged or sparse tensor is among the inputs of an operation.
 
-    >>> has_parts([State(Kind.RAGGED), rows(0)]), has_parts([rows(0)])
+    >>> has_parts([Ragged(), Rows()]), has_parts([Rows()])
     (True, False)
     """
-    return any(state.kind in _PARTS for state in states)
+    return any(isinstance(state, Ragged) for state in states)
 
 
 def _of_splits(operation: Any, states: Sequence[State]) -> State | None:
     """Return the state of what an operation makes of row splits, in the few forms in which TensorFlow uses them."""
-    kinds = tuple(state.kind for state in states)
-    if kinds[0] == SPLITS and operation.type == "StridedSlice":
-        return State(_which(operation)) if _which(operation) else None
-    if kinds == (_ENDS, _STARTS) and operation.type == "Sub":
-        return rows(0)
-    if kinds == (Kind.ALIKE, _ENDS, Kind.ALIKE) and operation.type == "ConcatV2":
-        return State(SPLITS)
-    if kinds == (SPLITS,) and operation.type == "Shape":
-        return State(_SHAPE)
-    if kinds[0] == _SHAPE and operation.type == "StridedSlice" and operation.get_attr("shrink_axis_mask") == 1:
-        return State(_COUNT)
-    if kinds == (_COUNT, Kind.ALIKE) and operation.type == "Sub" and value_of(operation.inputs[1]) == 1:
-        return SIZE
-    return states[0] if operation.type in ("Identity", "Cast") else None
+    first, *others = states
+    if first == SPLITS and operation.type == "StridedSlice":
+        return _which(operation)
+    if first == SPLITS and operation.type == "Shape":
+        return _SHAPE
+    if first == _SHAPE and operation.type == "StridedSlice" and operation.get_attr("shrink_axis_mask") == 1:
+        return _COUNT
+    if first == _COUNT and operation.type == "Sub" and others == [SAME] and value_of(operation.inputs[1]) == 1:
+        return Size()
+    if first == _ENDS and operation.type == "Sub" and others == [_STARTS]:
+        return Rows()
+    if first == SAME and operation.type == "ConcatV2" and others == [_ENDS, SAME]:
+        return SPLITS
+    return first if operation.type in ("Identity", "Cast") else None
 
 
-def _which(operation: Any) -> str:
+def _which(operation: Any) -> Ragged | None:
     """Return whether a slice of row splits has the ends of all rows, or their starts."""
     begin, end, step = (value_of(tensor) for tensor in operation.inputs[1:4])
     if step is None or list(step) != [1] or operation.get_attr("shrink_axis_mask"):
-        return ""
+        return None
     from_start = bool(operation.get_attr("begin_mask")) or (begin is not None and list(begin) == [0])
     to_end = bool(operation.get_attr("end_mask"))
     if begin is not None and list(begin) == [1] and to_end and not operation.get_attr("begin_mask"):
         return _ENDS
-    return _STARTS if from_start and end is not None and list(end) == [-1] and not to_end else ""
+    return _STARTS if from_start and end is not None and list(end) == [-1] and not to_end else None
 
 
 def ends_of_rows(operation: Any, state: State) -> State | None:
@@ -125,8 +124,8 @@ def ends_of_rows(operation: Any, state: State) -> State | None:
     >>> shown(lambda x: (three_each(x).flat_values, three_each(x).row_splits))
     'rows along axis 0, row splits'
     """
-    each = state.kind == Kind.ROWS and state.axes == (0,) and state.each == 1 and not state.subset and not state.stride
-    return State(_ENDS) if _FROM_LENGTHS in operation.name and operation.inputs[0].dtype.is_integer and each else None
+    each = isinstance(state, Rows) and state.are_one_each
+    return _ENDS if _FROM_LENGTHS in operation.name and operation.inputs[0].dtype.is_integer and each else None
 
 
 def followed(operation: Any, states: Sequence[State]) -> State:
@@ -138,14 +137,13 @@ def followed(operation: Any, states: Sequence[State]) -> State:
     """
     if (found := _of_splits(operation, states)) is not None:
         return found
-    known = (Kind.ALIKE, Kind.NUMBER, *_PARTS)
-    if not all(state.kind in known or state.is_size or are_flat_values(state) for state in states):
+    if not all(isinstance(state, (Alike, Number, Size, Ragged)) or are_flat_values(state) for state in states):
         return NO_CLAIM
     if operation.type in operations.RAGGED_TO_DENSE:
         crossed = operation.type == "SparseTensorDenseMatMul" and operation.get_attr("adjoint_a")
-        return NO_CLAIM if crossed else rows(0)
+        return NO_CLAIM if crossed else Rows()
     exact = not any(tensor.dtype.is_floating or tensor.dtype.is_complex for tensor in operation.outputs)
-    return State(Kind.RAGGED) if exact and operation.type in operations.OF_RAGGED else NO_CLAIM
+    return Ragged() if exact and operation.type in operations.OF_RAGGED else NO_CLAIM
 
 
 def of_places(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -164,13 +162,13 @@ def of_places(flow: Any, operation: Any, states: Sequence[State]) -> State:
     order = operations.SPARSE_TO_DENSE[operation.type]
     indices, values, shape = (states[at] for at in order)
     others = [state for at, state in enumerate(states) if at not in order]
-    own = indices.kind == Kind.ROWS and indices.axes == (0,) and indices.stride == 1 and indices.subset
-    same = values.kind == Kind.ROWS and values.subset == indices.subset and not values.stride
-    whole = shape.kind == Kind.SIZES and shape.axes == (0,) and shape.outer == 1 and not shape.subset
-    if not (own and whole and (same or values.kind == Kind.ALIKE) and all(each.kind == Kind.ALIKE for each in others)):
+    if not (isinstance(indices, Rows) and indices.axes == (0,) and indices.stride == 1 and indices.subset):
+        return NO_CLAIM
+    same = isinstance(values, Rows) and values.subset == indices.subset and not values.stride
+    if shape != Sizes(0) or not (same or values == SAME) or any(each != SAME for each in others):
         return NO_CLAIM
     crossed = operation.type == "SparseTensorDenseMatMul" and operation.get_attr("adjoint_a")
-    return NO_CLAIM if crossed else rows(0, degree=values.degree)
+    return NO_CLAIM if crossed else Rows(degree=values.degree)
 
 
 RULES: dict[str, Any] = {

@@ -9,6 +9,7 @@ tells the walk when the operation mixes examples. For `x` with the examples alon
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,15 +20,13 @@ from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import ALONG_EXAMPLES
 from autodist_core.capture.batch_axis.states.layout import choice_of
-from autodist_core.capture.batch_axis.states.places import OTHER
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, SIZE, Kind, State
+from autodist_core.capture.batch_axis.states.reduced import EXTREMES, Linear, Mixed, Number, Size, Sum, size_in
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, OTHER, SAME, Alike, Distinct, Rows, Sizes, State
 
 Rule = Callable[[Any, Any, Sequence[State]], "State | list[State]"]
 
-_RESULT = {
-    "Max": Kind.LARGEST, "Any": Kind.LARGEST, "Min": Kind.SMALLEST, "All": Kind.SMALLEST, "Sum": Kind.SUM,
-    "Mean": Kind.SUM,
-}  # fmt: skip
+_KEPT: dict[str, type[State]] = {**EXTREMES, "Sum": Linear, "Mean": Linear}
+"""The values of the whole batch of which a reduction makes such a value again."""
 
 
 def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -38,27 +37,27 @@ def reduced(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'the largest value over the examples, rows along axis 0'
     """
     state, axes = states[0], flow.axes_of(operation.inputs[1], operation.inputs[0].shape.rank)
-    if state.kind == Kind.SIZES:
+    if isinstance(state, Sizes):
         if operation.inputs[0].shape.num_elements() == 1:
-            return SIZE._replace(outer=state.outer, origin=state.origin)
-        return SIZE._replace(outer=None) if operation.type == "Prod" else State(Kind.NUMBER, origin=operation)
-    if state.kind == Kind.DISTINCT:
-        return State(Kind.MIXED, origin=operation)
-    if state.kind != Kind.ROWS:
+            return size_in(state)
+        return Size(times=None) if operation.type == "Prod" else Number(operation)
+    if isinstance(state, Distinct):
+        return Mixed(operation)
+    if not isinstance(state, Rows):
         one_entry = operation.inputs[0].shape.num_elements() == 1
-        same = state.kind == _RESULT.get(operation.type) or one_entry
-        return state if same else arithmetic.element_wise(flow, operation, [state])
+        kept = one_entry or isinstance(state, _KEPT.get(operation.type, ()))
+        return state if kept else arithmetic.element_wise(flow, operation, [state])
     if axes is None:
         return NO_CLAIM
     left = [axis for axis in state.axes if axis not in axes]
     if len(left) < len(state.axes):
         if left:
             return flow.couple(operation, ALONG_EXAMPLES)
-        kind = _RESULT.get(operation.type, Kind.MIXED)
-        if state.subset and operation.type == "Mean":
-            kind = Kind.MIXED
-        degree = state.degree + (1 if operation.type == "Sum" else 0) if kind == Kind.SUM else 0
-        return State(kind, degree=degree, origin=operation)
+        if operation.type == "Sum":
+            return Sum(state.degree + 1, operation)
+        if operation.type == "Mean" and not state.subset:
+            return Sum(state.degree, operation)
+        return EXTREMES.get(operation.type, Mixed)(operation)
     if operation.get_attr("keep_dims"):
         return state
     return state.at(*(axis - sum(other < axis for other in axes) for axis in state.axes))
@@ -71,8 +70,9 @@ def half_of_squares(flow: Any, operation: Any, states: Sequence[State]) -> State
     >>> shown(lambda x: tf.nn.l2_loss(x))
     'a sum over the examples'
     """
-    if states[0].kind == Kind.ROWS and not states[0].degree and not states[0].subset:
-        return State(Kind.SUM, degree=1, origin=operation)
+    state = states[0]
+    if isinstance(state, Rows) and not state.degree and not state.subset:
+        return Sum(1, operation)
     return arithmetic.element_wise(flow, operation, states)
 
 
@@ -84,18 +84,16 @@ def chosen(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     condition, *values = states
-    if values[1].kind in (Kind.ALIKE, Kind.ROWS) and _counts_from_the_end(operation):
+    if isinstance(values[1], (Alike, Rows)) and _counts_from_the_end(operation):
         return values[1]
     if values[0].stride > 0 and _is_of_several(flow, operation):
         return values[0]
-    if condition.couples and all(state.kind != Kind.ROWS for state in values):
-        return State(Kind.MIXED, origin=condition.origin)
-    if condition.kind == Kind.ALIKE and all(state.kind in (Kind.ALIKE, Kind.SUM) for state in values):
+    if condition.couples and not any(isinstance(state, Rows) for state in values):
+        return Mixed(condition.origin)
+    if condition == SAME and all(isinstance(state, (Alike, Linear)) for state in values):
         return arithmetic.added(flow, operation, states)
-    if condition.kind == Kind.ALIKE:
-        reduced_kinds = {state.kind for state in values} - {Kind.ALIKE}
-        if len(reduced_kinds) == 1 and reduced_kinds <= {Kind.LARGEST, Kind.SMALLEST}:
-            return next(state for state in values if state.kind != Kind.ALIKE)
+    if condition == SAME and (extreme := arithmetic.extreme_of(values)) is not None:
+        return extreme
     return arithmetic.element_wise(flow, operation, states)
 
 
@@ -115,7 +113,7 @@ def _is_of_several(flow: Any, operation: Any) -> bool:
     if condition.op.type != "Greater" or not np.array_equal(value_of(zero), 0):
         return False
     size, one = flow.state_of(condition.op.inputs[0]), value_of(condition.op.inputs[1])
-    return size.is_size and size.degree == 1 and size.outer == 1 and np.array_equal(one, 1)
+    return size == Size() and np.array_equal(one, 1)
 
 
 def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -126,12 +124,10 @@ def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     state = states[0]
-    if state.kind != Kind.ROWS:
-        return SAME if state.kind == Kind.ALIKE else NO_CLAIM
-    if state.axes != (0,):
+    if not isinstance(state, Rows) or state.axes != (0,):
         return NO_CLAIM
     chosen_by = choice_of(operation.inputs[0])
-    return State(Kind.ROWS, (0,), outer=None, inner=None, stride=1, origin=operation, subset=chosen_by)
+    return Rows(outer=None, inner=None, stride=1, origin=operation, subset=chosen_by)
 
 
 def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -141,11 +137,10 @@ def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
     >>> shown(lambda x: tf.unique(x[:, 0]))
     'distinct, rows along axis 0'
     """
-    others = [NO_CLAIM] * (len(operation.outputs) - 2)
-    if states[0].kind != Kind.ROWS:
-        state = SAME if states[0].kind == Kind.ALIKE else NO_CLAIM
-        return [state, state, *others]
-    return [State(Kind.DISTINCT, origin=operation), states[0]._replace(stride=OTHER, origin=operation), *others]
+    entries, others = states[0], [NO_CLAIM] * (len(operation.outputs) - 2)
+    if isinstance(entries, Rows):
+        return [Distinct(operation), replace(entries, stride=OTHER, origin=operation), *others]
+    return [*[SAME if entries == SAME else NO_CLAIM] * 2, *others]
 
 
 RULES: dict[str, Rule] = {
@@ -153,6 +148,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.SAME, arithmetic.same),
     **dict.fromkeys(operations.CONSTANT, lambda flow, operation, states: SAME),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),
+    "Cross": along_axes.crossed,
     **dict.fromkeys(operations.OF_VECTORS, partial(along_axes.of_last_axes, count=1)),
     **dict.fromkeys(operations.OF_MATRICES, partial(along_axes.of_last_axes, count=2)),
     **dict.fromkeys(operations.OF_IMAGES, partial(along_axes.of_last_axes, count=3)),

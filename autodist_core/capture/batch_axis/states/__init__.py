@@ -3,7 +3,8 @@
 In: a tensor of a traced step, and what is known of the tensors that it is computed from. Out: a `State`, which says
 how the tensor's values depend on the examples of the batch::
 
-    state         the states: the same on all replicas, rows of examples, a sum over the examples, and others
+    state         the states: the same on all replicas, rows of examples, shapes, and others
+    reduced       the states of one value of the whole batch: sums, extremes, the number of examples
     finding       what is found where an operation makes examples depend on each other
     constants     values that a graph computes of constants alone
     operations    types of operations, in groups

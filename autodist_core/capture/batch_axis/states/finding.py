@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, State
+from autodist_core.step.graph_item import Variable
 
 PAIRS = "pairs the examples of a batch with each other"
 ALONG_EXAMPLES = "goes along the examples of a batch"
@@ -59,15 +60,15 @@ class Coupling:
 class UncombinedWrite:
     """A write of a variable where the replicas' values do not combine to one device's value.
 
-    >>> from autodist_core.step.graph_item import Variable
+    >>> from autodist_core.capture.batch_axis.states.reduced import Mixed
     >>> peak = Variable("peak", (), "float32", kind="metric")
-    >>> write = UncombinedWrite(peak, State("mixed"), "operation", "operation")
-    >>> write.variable.name, write.state.kind
-    ('peak', 'mixed')
+    >>> write = UncombinedWrite(peak, Mixed("Sqrt"), "operation", "operation")
+    >>> write.variable.name, write.state
+    ('peak', Mixed(origin='Sqrt'))
     """
 
-    variable: Any
-    state: Any
+    variable: Variable
+    state: State
     operation: Any
     within: Any
     """The operation in the graph of the step that runs the write."""
@@ -77,14 +78,17 @@ class UncombinedWrite:
 class UncombinedResult:
     """A result of the step where the replicas' results do not combine to one device's result.
 
-    >>> UncombinedResult(0, State("mixed")).state.kind
-    'mixed'
+    >>> from autodist_core.capture.batch_axis.states.reduced import Mixed
+    >>> UncombinedResult(0, Mixed("Sqrt")).state
+    Mixed(origin='Sqrt')
     """
 
     index: int
-    state: Any
+    state: State
     how: str = "mean"
     """How the replicas' results are joined all the same: mean, rows or same."""
+    origin: Any = None
+    """The operation that made the result, if its state has none."""
 
 
 @dataclass(frozen=True)

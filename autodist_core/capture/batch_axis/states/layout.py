@@ -9,24 +9,25 @@ In: the states of rows that an operation takes entry by entry. Out: the state of
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import PAIRS
-from autodist_core.capture.batch_axis.states.state import Kind, State
+from autodist_core.capture.batch_axis.states.state import Rows, State
 from autodist_core.capture.traversal import behind
 
 _MOVING = ("Identity", "Reshape", "StopGradient", "Squeeze", "ExpandDims", "EnsureShape")
 _DEPTH = 12
 
 
-def aligned(flow: Any, operation: Any, states: Sequence[State]) -> State | None:
+def aligned(flow: Any, operation: Any, states: Sequence[State]) -> Rows | None:
     """Return the rows among states as one; None if they have other orders of examples, or if that is not known.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.concat([x, x], 0) + tf.repeat(x, 2, axis=0))
     'unknown; AddV2 pairs the examples of a batch with each other'
     """
-    with_rows = [state for state in states if state.kind == Kind.ROWS]
+    with_rows = [state for state in states if isinstance(state, Rows)]
     found = next((state for state in with_rows if not state.free), with_rows[0])
     for state in with_rows:
         together = _together(found, state)
@@ -39,20 +40,19 @@ def aligned(flow: Any, operation: Any, states: Sequence[State]) -> State | None:
     return found
 
 
-def _together(one: State, other: State) -> State | None:
+def _together(one: Rows, other: Rows) -> Rows | None:
     if other.free or one == other:
         return one
     if one.subset != other.subset:
         return None
     if not one.subset:
         # The tensors have equally many entries: one of two numbers tells the other.
-        unlike = (one.outer, other.outer), (one.inner, other.inner)
-        if any(None not in pair and pair[0] != pair[1] for pair in unlike):
+        pairs = (one.outer, other.outer), (one.inner, other.inner)
+        if any(None not in pair and pair[0] != pair[1] for pair in pairs) or all(None in pair for pair in pairs):
             return None
-        if all(None in pair for pair in unlike):
-            return None
-    return one._replace(
-        outer=other.outer if one.outer is None else one.outer, inner=other.inner if one.inner is None else one.inner
+    return replace(
+        one, outer=other.outer if one.outer is None else one.outer,
+        inner=other.inner if one.inner is None else one.inner,
     )
 
 

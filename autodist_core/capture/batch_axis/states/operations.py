@@ -14,7 +14,7 @@ def _named(text: str) -> tuple[str, ...]:
 ELEMENT_WISE = _named("""
     Abs Acos Acosh Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc BiasAdd BiasAddV1
     Bitcast BitwiseAnd BitwiseOr BitwiseXor Bucketize Ceil CheckNumerics ClipByValue Complex ComplexAbs Conj Cos Cosh
-    Cross DecodeBase64 Digamma Elu EncodeBase64 Equal Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs
+    DecodeBase64 Digamma Elu EncodeBase64 Equal Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs
     FakeQuantWithMinMaxVars Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac Imag Inv Invert IsFinite IsInf
     IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Mod Ndtri NextAfter
     NotEqual Polar Polygamma PopulationCount Pow Real Reciprocal RegexFullMatch RegexReplace

@@ -11,15 +11,15 @@ entries of a tensor belong to an example. For positions p = 0, 1, 2, ... and a t
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import number_of
 from autodist_core.capture.batch_axis.states.finding import PLACE
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, REDUCED, SAME, Kind, State
+from autodist_core.capture.batch_axis.states.reduced import Number, Reduced
+from autodist_core.capture.batch_axis.states.state import OTHER, SAME, Alike, OfExamples, Rows, State
 
-OTHER = -1
-"""The stride of another function of positions."""
 UNKNOWN_STRIDE = -2
 """The stride of positions times a size that is not known before a step."""
 
@@ -44,22 +44,21 @@ def followed(flow: Any, operation: Any, states: Sequence[State], found: Sequence
     kind = operation.type
     if kind in operations.MOVING or (kind in ("Select", "SelectV2") and any(found[0] is state for state in states[1:])):
         return list(found)
-    if kind in operations.SPARSE_TO_DENSE and found[0].kind == Kind.ROWS:
+    if kind in operations.SPARSE_TO_DENSE and isinstance(found[0], Rows):
         return list(found)
     placed = next(state for state in states if state.stride)
     stride = _STRIDES[kind](operation, states) if kind in _STRIDES else OTHER
     if stride is None:
         return [SAME] * len(found)
-    if stride == OTHER and any(state.kind in (Kind.ROWS, Kind.ONE) and not state.stride for state in states):
-        flow.couple(placed.origin or operation, PLACE, operation)
-        return [NO_CLAIM] * len(found)
+    if stride == OTHER and any(isinstance(state, OfExamples) and not state.stride for state in states):
+        return [flow.couple(placed.origin or operation, PLACE, operation)] * len(found)
     return [_result(operation, placed, state, stride) for state in found]
 
 
 def _result(operation: Any, placed: State, state: State, stride: int) -> State:
-    if state.kind in (Kind.ROWS, Kind.ONE):
-        return state._replace(stride=stride, origin=(placed.origin or operation) if stride else None)
-    return State(Kind.NUMBER, origin=operation) if state.kind in REDUCED else state
+    if isinstance(state, OfExamples):
+        return replace(state, stride=stride, origin=(placed.origin or operation) if stride else None)
+    return Number(operation) if isinstance(state, Reduced) else state
 
 
 def _added(operation: Any, states: Sequence[State]) -> int:
@@ -70,9 +69,9 @@ def _added(operation: Any, states: Sequence[State]) -> int:
     for tensor, state in zip(operation.inputs, states, strict=True):
         if state.stride:
             continue
-        constant = number_of(tensor) if state.kind == Kind.ALIKE else None
+        constant = number_of(tensor) if state == SAME else None
         if constant is None:
-            within = state.kind in (Kind.ALIKE, Kind.ROWS, Kind.ONE) and stride not in (1, OTHER)
+            within = isinstance(state, (Alike, OfExamples)) and stride not in (1, OTHER)
         else:
             within = constant == 0 or 0 < constant < stride or (constant > 0 and stride == UNKNOWN_STRIDE)
         if not within:
@@ -82,7 +81,7 @@ def _added(operation: Any, states: Sequence[State]) -> int:
 
 def _multiplied(operation: Any, states: Sequence[State]) -> int:
     other = 1 if states[0].stride else 0
-    if states[other].kind != Kind.ALIKE or states[1 - other].stride == OTHER:
+    if states[other] != SAME or states[1 - other].stride == OTHER:
         return OTHER
     factor = number_of(operation.inputs[other])
     if factor is None:
@@ -92,7 +91,7 @@ def _multiplied(operation: Any, states: Sequence[State]) -> int:
 
 
 def _divided(operation: Any, states: Sequence[State]) -> int:
-    divisor = number_of(operation.inputs[1]) if states[1].kind == Kind.ALIKE else None
+    divisor = number_of(operation.inputs[1]) if states[1] == SAME else None
     stride = states[0].stride
     if divisor is None or divisor <= 0 or stride <= 0 or stride % divisor:
         return OTHER
@@ -107,12 +106,12 @@ def _chosen(operation: Any, states: Sequence[State]) -> int:
         tensor for tensor, state in list(zip(operation.inputs, states, strict=True))[1:] if not state.stride
     ]
     first = all(number_of(tensor) == 0 for tensor in others)
-    return placed[0] if states[0].kind == Kind.ALIKE and len(placed) == 1 and first else OTHER
+    return placed[0] if states[0] == SAME and len(placed) == 1 and first else OTHER
 
 
 def _compared(operation: Any, states: Sequence[State]) -> int | None:
     """Return None for a comparison that is the same for all positions, such as whether a position is negative."""
-    limit = number_of(operation.inputs[1]) if states[1].kind == Kind.ALIKE else None
+    limit = number_of(operation.inputs[1]) if states[1] == SAME else None
     trivial = limit is not None and limit <= 0 and operation.type in ("Less", "GreaterEqual") and states[0].stride > 0
     return None if trivial else OTHER
 

@@ -7,10 +7,14 @@ In: the state of a tensor, and its shape before and after. Out: the state after.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Rows, Sizes, State
+
+_DOTS = "ABCDEFGH"
+"""The letters of the axes that an equation has as three dots."""
 
 
 def sizes_of(shape: Any) -> list[int | None] | None:
@@ -33,7 +37,7 @@ def product(sizes: Sequence[int | None], factor: int | None) -> int | None:
     return None if None in known else prod(size for size in known if size is not None)
 
 
-def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
+def reshaped(state: Rows, before: Any, after: Any, asked: State) -> State:
     """Return the state of rows after a reshape; `asked` is the state of the shape that the reshape reads.
 
     The memory has `ahead` runs. Each run has all B examples, with `each` entries for one example. In the result, the
@@ -41,67 +45,66 @@ def reshaped(state: State, before: Any, after: Any, asked: State) -> State:
     are along several axes.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis.states.state import SAME, rows
+    >>> from autodist_core.capture.batch_axis.states.state import SAME
     >>> before, after = tf.TensorShape([None, 10, 8]), tf.TensorShape([None, 8])
-    >>> state = reshaped(rows(0), before, after, SAME)
+    >>> state = reshaped(Rows(), before, after, SAME)
     >>> state.axes, state.inner
     ((0,), 10)
-    >>> asked = State(Kind.SIZES, (1,))
-    >>> reshaped(rows(0), tf.TensorShape([None]), tf.TensorShape([None, None]), asked).axes
+    >>> both_open = tf.TensorShape([None, None])
+    >>> reshaped(Rows(), tf.TensorShape([None]), both_open, Sizes(1)).axes
     (1,)
+
+    A tensor of n texts with t words each has no row for each example in the shape [t, n]:
+
+    >>> reshaped(Rows(), both_open, both_open, Sizes(1))
+    Unknown()
     """
     sizes, result = sizes_of(before), sizes_of(after)
     if sizes is None or result is None or len(state.axes) != 1:
         return NO_CLAIM
     ahead = product(sizes[: state.axis], state.outer)
     each = product(sizes[state.axis + 1 :], state.inner)
-    if asked.kind == Kind.SIZES and asked.axis < len(result):
+    if isinstance(asked, Sizes) and asked.place < len(result):
         # The axis of the result with the batch size is the examples' axis if it has as many entries ahead of it.
         if state.subset == asked.subset:
             ahead, each, result = _solved(ahead, each, result, asked)
-        front = product(result[: asked.axis], 1)
+        front = product(result[: asked.place], 1)
         if ahead is not None and ahead == front:
-            return state._replace(axes=asked.axes, outer=1, inner=asked.outer)
-        if (ahead is None or front is None) and asked.axis == state.axis:
-            return state._replace(outer=None, inner=None)
+            return replace(state, axes=(asked.place,), outer=1, inner=asked.times)
+        if (ahead is None or front is None) and asked.place == state.axis:
+            return replace(state, outer=None, inner=None)
     open_axes = [axis for axis, size in enumerate(result) if size is None]
-    if ahead == 1:
-        first = next((axis for axis, size in enumerate(result) if size != 1), 0)
-        if result and result[first] is None:
-            behind = product(result[first + 1 :], 1)
-            if behind is None or each is None:
-                return state._replace(axes=(first,), outer=1, inner=None)
-            if each % behind == 0:
-                return state._replace(axes=(first,), outer=1, inner=each // behind)
-            return state._replace(axes=(first, first + 1), outer=None, inner=None)
-    if len(open_axes) != 1 or ahead is None or each is None:
+    first = next((axis for axis, size in enumerate(result) if size != 1), 0)
+    # As many entries as there are examples, one behind the other, are not those of one example.
+    leads = ahead == 1 and first in open_axes and not (isinstance(asked, Sizes) and asked.place > first)
+    axis = first if leads else open_axes[0] if len(open_axes) == 1 else None
+    if axis is None:
         return NO_CLAIM
-    axis = open_axes[0]
     front, behind = product(result[:axis], 1), product(result[axis + 1 :], 1)
-    assert front is not None and behind is not None
-    if not front or not behind:
+    if leads and (behind is None or each is None):
+        return replace(state, axes=(axis,), outer=1, inner=None)
+    if ahead is None or each is None or not front or not behind:
         return NO_CLAIM
     if ahead % front == 0 and each % behind == 0:
-        return state._replace(axes=(axis,), outer=ahead // front, inner=each // behind)
-    if ahead % front:
-        return state._replace(axes=(*range(axis), axis), outer=None, inner=None)
-    return state._replace(axes=(axis, *range(axis + 1, len(result))), outer=None, inner=None)
+        return replace(state, axes=(axis,), outer=ahead // front, inner=each // behind)
+    axes = range(axis + 1) if ahead % front else range(axis, axis + 2 if leads else len(result))
+    return replace(state, axes=tuple(axes), outer=None, inner=None)
 
 
 def _solved(
-    ahead: int | None, each: int | None, result: list[int | None], asked: State
+    ahead: int | None, each: int | None, result: list[int | None], asked: Sizes
 ) -> tuple[int | None, int | None, list[int | None]]:
     """Fill in the one number that is not known, as the size of -1: a reshape keeps the number of entries."""
-    others = [size for axis, size in enumerate(result) if axis != asked.axis]
-    if asked.outer is None or [ahead, each, *others].count(None) != 1:
+    others = [size for axis, size in enumerate(result) if axis != asked.place]
+    if asked.times is None or [ahead, each, *others].count(None) != 1:
         return ahead, each, result
     before = prod(number for number in (ahead, each) if number is not None)
-    after = prod((asked.outer, *(size for size in others if size is not None)))
+    after = prod((asked.times, *(size for size in others if size is not None)))
     larger, smaller = (before, after) if None in others else (after, before)
     if not smaller or larger % smaller:
         return ahead, each, result
     number = larger // smaller
-    filled = [number if size is None and axis != asked.axis else size for axis, size in enumerate(result)]
+    filled = [number if size is None and axis != asked.place else size for axis, size in enumerate(result)]
     return number if ahead is None else ahead, number if each is None else each, filled
 
 
@@ -115,23 +118,16 @@ def labels(operation: Any) -> tuple[str, str, str] | None:
     """
     if operation.type == "Einsum":
         equation = operation.get_attr("equation").decode()
-        left, _, result = equation.partition("->")
-        factors = left.split(",")
-        ranks = [tensor.shape.rank for tensor in (*operation.inputs, operation.outputs[0])]
-        if len(factors) != 2 or None in ranks:
-            return None
-        dots = "ABCDEFGH"
-        full = []
-        for text, rank in zip((*factors, result), ranks, strict=True):
-            spread = rank - len(text.replace("...", ""))
-            full.append(text.replace("...", dots[len(dots) - spread :] if spread else ""))
-        return full[0], full[1], full[2]
-    ranks = [tensor.shape.rank for tensor in operation.inputs]
-    if None in ranks:
+    else:
+        names = ("transpose_a", "transpose_b") if operation.type in ("MatMul", "SparseMatMul") else ("adj_x", "adj_y")
+        first, second = (operation.get_attr(name) for name in names)
+        equation = f"...{'ki' if first else 'ik'},...{'jk' if second else 'kj'}->...ij"
+    left, _, right = equation.partition("->")
+    texts, ranks = [*left.split(","), right], [each.shape.rank for each in (*operation.inputs, operation.outputs[0])]
+    if len(texts) != 3 or None in ranks:
         return None
-    names = ("transpose_a", "transpose_b") if operation.type in ("MatMul", "SparseMatMul") else ("adj_x", "adj_y")
-    first, second = (operation.get_attr(name) for name in names)
-    dots = "ABCDEFGH"
-    spread = [dots[len(dots) - (rank - 2) :] if rank > 2 else "" for rank in ranks]
-    longest = max(spread, key=len)
-    return spread[0] + ("ki" if first else "ik"), spread[1] + ("jk" if second else "kj"), longest + "ij"
+    one, other, result = (
+        text.replace("...", _DOTS[len(_DOTS) - rank + len(text.replace("...", "")) :])
+        for text, rank in zip(texts, ranks, strict=True)
+    )
+    return one, other, result

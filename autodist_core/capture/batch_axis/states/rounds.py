@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import Kind, State, rows
+from autodist_core.capture.batch_axis.states.reduced import Size
+from autodist_core.capture.batch_axis.states.state import One, Rows, State
 from autodist_core.capture.traversal import behind, reached_from, sources
 
 
@@ -22,7 +23,7 @@ from autodist_core.capture.traversal import behind, reached_from, sources
 class Rounds:
     """The rounds of a loop over the examples, while its body is walked over.
 
-    >>> Rounds(None, frozenset([0]), None, 1).own(State(Kind.ONE, stride=1), rows(0))
+    >>> Rounds(None, frozenset([0]), None, 1).own(One(stride=1), Rows())
     True
     """
 
@@ -33,31 +34,29 @@ class Rounds:
     """The comparison of a counter with the number of rounds."""
     each: int | None
     """How many rounds there are for each example; None if that is not known."""
-    _seen: State | None = None
+    _seen: Rows | None = None
     """The first list whose entry each round has read."""
 
-    def place(self) -> State:
+    def place(self) -> One:
         """Return the state of the counters in a round. The module's docstring has one."""
-        return State(Kind.ONE, stride=1, origin=self.operation)
+        return One(stride=1, origin=self.operation)
 
-    def own(self, index: State, entries: State) -> bool:
+    def own(self, index: State, entries: Rows) -> bool:
         """Whether an index is that of the round's own entry. The class has an example."""
-        own = index.kind == Kind.ONE and index.stride == 1 and entries.each == self.each and not entries.subset
-        if own and self._seen is None and entries.kind == Kind.ROWS and not entries.free:
+        own = isinstance(index, One) and index.stride == 1 and entries.each == self.each and not entries.subset
+        if own and self._seen is None and not entries.free:
             self._seen = entries
         seen = self._seen
         return own and (seen is None or entries.free or (seen.outer, seen.inner) == (entries.outer, entries.inner))
 
-    def listed(self, state: State) -> State:
+    def listed(self, state: State) -> Rows:
         """Return the state of a list with an entry of each round.
 
-        >>> Rounds(None, frozenset([0]), None, 1).listed(State(Kind.ONE)).axes
+        >>> Rounds(None, frozenset([0]), None, 1).listed(One()).axes
         (0,)
         """
-        seen = self._seen or rows(0, outer=self.each)
-        known = self.each == 1 or self._seen is not None
-        outer, inner = (seen.outer, seen.inner) if known else (None, None)
-        return rows(0, outer=outer, inner=inner, stride=state.stride, origin=state.origin)
+        seen = self._seen or (Rows() if self.each == 1 else Rows(outer=None, inner=None))
+        return Rows(outer=seen.outer, inner=seen.inner, stride=state.stride, origin=state.origin)
 
 
 def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | None:
@@ -82,10 +81,10 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
         size = flow.state_of(each.inputs[1])
         # The number of rounds is the same in all rounds.
         stays = all(is_handed_on(body, at) for at in _read(each.inputs[1], places))
-        if not (size.is_size and size.degree == 1 and stays):
+        if not (isinstance(size, Size) and size.degree == 1 and stays):
             return None
         limit = each
-        found.add(size.outer)
+        found.add(size.times)
     return Rounds(operation, counters, limit, found.pop()) if len(found) == 1 else None
 
 

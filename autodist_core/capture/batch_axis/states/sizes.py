@@ -10,11 +10,13 @@ In: an operation whose inputs are constants and sizes. Out: the state of the res
 """
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from autodist_core.capture.batch_axis.states import operations
 from autodist_core.capture.batch_axis.states.constants import number_of
-from autodist_core.capture.batch_axis.states.state import SAME, Kind, State
+from autodist_core.capture.batch_axis.states.reduced import Number, Size
+from autodist_core.capture.batch_axis.states.state import SAME, Alike, State
 
 _NEGLIGIBLE = 1e-13
 """A constant under this limit is lost in the rounding of a sum over examples."""
@@ -23,6 +25,8 @@ _ENDLESS = 2**31 - 1
 _SWAPPED = {"Less": "Greater", "Greater": "Less", "LessEqual": "GreaterEqual", "GreaterEqual": "LessEqual"}
 """What a comparison is if its inputs change places."""
 _COMPARING = ("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual")
+_Factors = Sequence[float | None]
+"""For each input the constant, or by what constant a size is multiplied; None for those that are not known."""
 
 
 def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
@@ -32,20 +36,18 @@ def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
     >>> shown(lambda x: (tf.shape(x)[0] * 4, tf.shape(x)[0] // 2))
     'a multiple of the number of examples, number'
     """
-    if not all(state.kind in (Kind.ALIKE, Kind.NUMBER) or state.is_size for state in states):
+    if not all(isinstance(state, (Alike, Number, Size)) for state in states):
         return None
-    origin = next((state.origin for state in states if state.kind == Kind.NUMBER), None)
-    if origin is not None:
-        return State(Kind.NUMBER, origin=origin)
-    if all(state.kind == Kind.ALIKE for state in states):
-        return None
-    constants = [
-        number_of(tensor) if state.kind == Kind.ALIKE else None
+    number = next((state for state in states if isinstance(state, Number)), None)
+    if number is not None or all(state == SAME for state in states):
+        return number
+    factors = [
+        state.times if isinstance(state, Size) else number_of(tensor)
         for tensor, state in zip(operation.inputs, states, strict=False)
     ]
     rule = _RULES.get(operation.type)
-    found = rule(operation, states, constants) if rule is not None else None
-    return State(Kind.NUMBER, origin=operation) if found is None else found
+    found = rule(operation, states, factors) if rule is not None else None
+    return Number(operation) if found is None else found
 
 
 def is_negligible(tensor: Any) -> bool:
@@ -59,87 +61,77 @@ def is_negligible(tensor: Any) -> bool:
     return value is not None and abs(value) < _NEGLIGIBLE
 
 
-def _size(degree: int, times: float | None) -> State:
+def _size(degree: int, times: float | None) -> Size:
     if degree == 0:
-        return State(Kind.SUM)
-    return State(Kind.SUM, degree=degree, outer=int(times) if times is not None and times == int(times) else None)
+        return Size(0)
+    return Size(degree, int(times) if times is not None and times == int(times) else None)
 
 
-def _added(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
-    sizes = [state for state in states if state.is_size]
-    degrees = {state.degree for state in sizes}
+def _added(operation: Any, states: Sequence[State], factors: _Factors) -> State | None:
+    sizes = [state for state in states if isinstance(state, Size)]
+    degrees = {size.degree for size in sizes}
     if len(degrees) > 1:
         return None
     if len(sizes) < len(states):
-        small = all(
-            is_negligible(tensor)
-            for tensor, state in zip(operation.inputs, states, strict=False) if state.kind == Kind.ALIKE
-        )
-        return sizes[0] if small or degrees == {0} else None
-    signs = [-1 if operation.type == "Sub" and at else 1 for at in range(len(states))]
-    times = None
-    if all(state.outer is not None for state in states):
-        times = sum(sign * (state.outer or 0) for sign, state in zip(signs, states, strict=True))
+        constants = [tensor for tensor, state in zip(operation.inputs, states, strict=False) if state == SAME]
+        return sizes[0] if degrees == {0} or all(is_negligible(tensor) for tensor in constants) else None
+    known = [factor for factor in factors if factor is not None]
+    times = None if len(known) < len(factors) else known[0] - sum(known[1:]) if operation.type == "Sub" else sum(known)
     return SAME if times == 0 else _size(degrees.pop(), times)
 
 
-def _multiplied(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
-    times: float | None = 1
-    for state, constant in zip(states, constants, strict=False):
-        each = state.outer if state.is_size else constant
-        times = None if times is None or each is None else times * each
-    return _size(sum(state.degree for state in states), times)
+def _multiplied(operation: Any, states: Sequence[State], factors: _Factors) -> Size:
+    known = [factor for factor in factors if factor is not None]
+    return _size(sum(state.degree for state in states), prod(known) if len(known) == len(factors) else None)
 
 
-def _divided(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
-    (one, two), (first, second) = states, constants
-    above, below = one.outer if one.is_size else first, two.outer if two.is_size else second
-    whole = above is not None and below is not None and below != 0 and above % below == 0
-    degree = one.degree - two.degree
-    if operation.type in ("FloorDiv", "TruncateDiv") and not (whole and degree >= 0):
+def _divided(operation: Any, states: Sequence[State], factors: _Factors) -> State | None:
+    above, below = factors
+    times = above / below if above is not None and below and above % below == 0 else None
+    degree = states[0].degree - states[1].degree
+    if operation.type in ("FloorDiv", "TruncateDiv") and (times is None or degree < 0):
         return None
     if operation.type in ("FloorMod", "Mod", "TruncateMod"):
-        return SAME if whole and degree >= 0 else None
-    return _size(degree, above / below if whole and above is not None and below is not None else None)
+        return None if times is None or degree < 0 else SAME
+    return _size(degree, times)
 
 
-def _compared(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
+def _compared(operation: Any, states: Sequence[State], factors: _Factors) -> State | None:
     one, two = states
-    if one.is_size and two.is_size:
-        known = one.outer is not None or operation.inputs[0] is operation.inputs[1]
-        return SAME if known and one.degree == two.degree and one.outer == two.outer else None
-    size, limit = (one, constants[1]) if one.is_size else (two, constants[0])
-    if limit is None or not size.is_size or size.degree < 1:
+    if isinstance(one, Size) and isinstance(two, Size):
+        known = one.times is not None or operation.inputs[0] is operation.inputs[1]
+        return SAME if known and one == two else None
+    (times, limit), degree = (factors, one.degree) if isinstance(one, Size) else (factors[::-1], two.degree)
+    if limit is None or degree < 1:
         return None
-    least = 1 if size.outer is None else size.outer
-    kind = operation.type if one.is_size else _SWAPPED.get(operation.type, operation.type)
+    least = 1 if times is None else times
+    kind = operation.type if isinstance(one, Size) else _SWAPPED.get(operation.type, operation.type)
     # Every replica has one example at least. The comparison is the same for all numbers of examples from there on.
     below = limit <= least if kind in ("Less", "GreaterEqual") else limit < least
     return SAME if below or limit >= _ENDLESS else None
 
 
-def _larger(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
+def _larger(operation: Any, states: Sequence[State], factors: _Factors) -> State | None:
     one, two = states
     if one == two:
         return one
-    size = one if one.is_size else two
-    known = next((constant for constant in constants if constant is not None), None)
-    if known is None or one.is_size == two.is_size:
+    if isinstance(one, Size) and isinstance(two, Size):
         return None
-    harmless = known <= 1 if operation.type == "Maximum" else known >= _ENDLESS
+    size, limit = (one, factors[1]) if isinstance(one, Size) else (two, factors[0])
+    harmless = limit is not None and (limit <= 1 if operation.type == "Maximum" else limit >= _ENDLESS)
     return size if harmless else None
 
 
-def _same(operation: Any, states: Sequence[State], constants: Sequence[float | None]) -> State | None:
-    state, dtype = states[0], operation.outputs[0].dtype
+def _same(operation: Any, states: Sequence[State], factors: _Factors) -> State | None:
+    state, times, dtype = states[0], factors[0], operation.outputs[0].dtype
     if operation.type == "Neg":
-        return state._replace(outer=None if state.outer is None else -state.outer)
-    if operation.inputs[0].dtype.is_floating and not dtype.is_floating and state.outer is None:
+        return Size(state.degree, None if times is None else -int(times))
+    if operation.inputs[0].dtype.is_floating and not dtype.is_floating and times is None:
         return None
     return SAME if dtype.is_bool else state
 
 
-_RULES: dict[str, Callable[[Any, Sequence[State], Sequence[float | None]], State | None]] = {
+_RULES: dict[str, Callable[[Any, Sequence[State], _Factors], State | None]] = {
     **dict.fromkeys(("Add", "AddV2", "AddN", "Sub"), _added),
     **dict.fromkeys(("Mul", "MulNoNan"), _multiplied),
     **dict.fromkeys(

@@ -11,30 +11,17 @@ the other along the batch axis::
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from autodist_core.capture.batch_axis.states.constants import value_of
-from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Kind, State
+from autodist_core.capture.batch_axis.states.reduced import Number, Size
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, Alike, OfExamples, Rows, Sizes, State, Unknown
 
 ENTIRE = 2**31 - 1
 """An end behind all entries."""
-
-
-class Size(NamedTuple):
-    """A bound that is a multiple of the number of examples; None if it is not known which one.
-
-    >>> Size(1).plus(Size(2))
-    Size(times=3)
-    """
-
-    times: int | None
-
-    def plus(self, other: Size) -> Size:
-        """Return the sum of two bounds. The class has an example."""
-        return Size(None if self.times is None or other.times is None else self.times + other.times)
-
-
 Bound = int | Size | None
+"""A constant, or a multiple of the number of examples; None for another one."""
 
 
 def bound_of(flow: Any, tensor: Any, axis: int) -> Bound:
@@ -48,15 +35,15 @@ def bound_of(flow: Any, tensor: Any, axis: int) -> Bound:
     if value is not None:
         return int(value[axis])
     state = flow.state_of(tensor)
-    if state.kind == Kind.SIZES and axis in state.axes:
-        return Size(state.outer)
+    if isinstance(state, Sizes) and axis == state.place:
+        return Size(times=state.times)
     if tensor.op.type == "Pack":
         part = tensor.op.inputs[axis]
         value, state = value_of(part), flow.state_of(part)
         if value is not None:
             return int(value)
-        if state.is_size and state.degree == 1:
-            return Size(state.outer)
+        if isinstance(state, Size) and state.degree == 1:
+            return state
     return None
 
 
@@ -70,43 +57,35 @@ def counts_examples(flow: Any, tensor: Any, axes: Iterable[int]) -> bool:
     'rows along axis 0, unknown; StridedSlice takes examples by their place in the batch'
     """
     state = flow.state_of(tensor)
-    if value_of(tensor) is not None or state.kind in (Kind.ALIKE, Kind.UNKNOWN, Kind.ONE, Kind.ROWS):
+    if value_of(tensor) is not None or isinstance(state, (Alike, Unknown, OfExamples)):
         return False
-    if state.kind == Kind.SIZES:
-        return any(axis in state.axes for axis in axes)
+    if isinstance(state, Sizes):
+        return state.place in axes
     if tensor.op.type == "Pack":
         parts = [flow.state_of(tensor.op.inputs[axis]) for axis in axes]
-        return any(part.is_size or part.kind == Kind.NUMBER for part in parts)
+        return any(isinstance(part, (Size, Number)) for part in parts)
     return True
 
 
-def cut_out(state: State, first: Bound, end: Bound) -> State | None:
+def cut_out(state: Rows, first: Bound, end: Bound) -> State | None:
     """Return the state of the rows between two bounds; None if they do not bound whole copies of the batch.
 
     Nothing is claimed of rows if it is not known how many entries each example has.
 
-    >>> from autodist_core.capture.batch_axis.states.state import rows
-    >>> both = rows(0, outer=2)
-    >>> cut_out(both, Size(1), ENTIRE).outer, cut_out(both, 0, Size(1)).outer, cut_out(both, 0, 3)
+    >>> both = Rows(outer=2)
+    >>> cut_out(both, Size(), ENTIRE).outer, cut_out(both, 0, Size()).outer, cut_out(both, 0, 3)
     (1, 1, None)
     """
-    if first == 0 and isinstance(end, int) and end >= ENTIRE:
+    to_end = isinstance(end, int) and end >= ENTIRE
+    if first == 0 and to_end:
         return state
-    sizes = [bound for bound in (first, end) if isinstance(bound, Size)]
-    if not sizes or not (isinstance(first, Size) or first == 0):
+    begin, stop = Size(times=0) if first == 0 else first, Size(times=state.each) if to_end else end
+    if not isinstance(begin, Size) or not isinstance(stop, Size):
         return None
-    if not (isinstance(end, Size) or (isinstance(end, int) and end >= ENTIRE)):
-        return None
-    if state.each is None or state.inner is None or any(size.times is None for size in sizes):
+    if state.each is None or state.inner is None or begin.times is None or stop.times is None:
         return NO_CLAIM
-    places = [_place(bound, state.each) for bound in (first, end)]
+    places = [times + state.each if times < 0 else times for times in (begin.times, stop.times)]
     if any(place % state.inner for place in places) or not 0 <= places[0] < places[1] <= state.each:
         return None
-    return state._replace(outer=(places[1] - places[0]) // state.inner)
+    return replace(state, outer=(places[1] - places[0]) // state.inner)
 
-
-def _place(bound: Bound, each: int) -> int:
-    if not isinstance(bound, Size):
-        return each if bound else 0
-    assert bound.times is not None
-    return bound.times + each if bound.times < 0 else bound.times
