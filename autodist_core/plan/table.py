@@ -65,8 +65,8 @@ class PlanTable:
     """The content of a plan.
 
     >>> row = Row("w", "f32[7,128]", "ps(a:CPU:0)", 3584, 7168, {"a:CPU:0": DeviceBytes(3584)})
-    >>> PlanTable("3f9c21", ("a:GPU:0",), (row,)).devices
-    ('a:CPU:0',)
+    >>> PlanTable("3f9c21", ("a:GPU:0",), (row,)).rows[0].name
+    'w'
     """
 
     strategy: str
@@ -78,12 +78,6 @@ class PlanTable:
     """The builder's name, with the options that differ from their defaults."""
     memory: tuple[DeviceMemory, ...] = ()
     """What each machine and each GPU must hold, where it is known."""
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """All devices that have a variable, a shard or a copy, with those of the replicas first."""
-        found = [device for row in self.rows for device in row.devices]
-        return tuple(dict.fromkeys([*(name for name in self.replicas if name in found), *found]))
 
 
 def plan_table(

@@ -18,7 +18,7 @@ def text_of(plan: PlanTable) -> str:
       total: 1 variable, 3.5 KiB; 7.0 KiB travel between devices per step
       note: it is the only one
     """
-    rows = [(row.name, row.kind, row.text, format_bytes(row.size), step_text(row.step), row.note) for row in plan.rows]
+    rows = cells(plan)
     names, kinds, texts, sizes, travels = (max((len(row[column]) for row in rows), default=0) for column in range(5))
     lines = [
         f"  {name:{names}} : {kind:{kinds}}  {text:{texts}}  {size:>{sizes}}  {travel:>{travels}}  {note}".rstrip()
@@ -28,6 +28,11 @@ def text_of(plan: PlanTable) -> str:
     notes = [f"  note: {note}" for note in plan.notes]
     memory = [f"  {each}" for each in plan.memory]
     return "\n".join([head_text(plan), *replicas, *lines, f"  {total_text(plan)}", *memory, *notes])
+
+
+def cells(plan: PlanTable) -> list[tuple[str, ...]]:
+    """Return the texts of each variable's row."""
+    return [(row.name, row.kind, row.text, format_bytes(row.size), step_text(row.step), row.note) for row in plan.rows]
 
 
 def head_text(plan: PlanTable) -> str:
