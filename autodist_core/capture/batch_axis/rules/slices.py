@@ -97,8 +97,8 @@ def strided(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if isinstance(state, Sizes):
         begin, _, step = (value_of(tensor) for tensor in operation.inputs[1:4])
         begin = begin if begin is None or not masks["begin"] & 1 else np.zeros_like(begin)
-        backwards = step is not None and step[0] < 0
-        return NO_CLAIM if backwards else _of_sizes(operation, state, begin, bool(masks["shrink_axis"] & 1))
+        skips = step is None or step[0] != 1
+        return NO_CLAIM if skips else _of_sizes(operation, state, begin, bool(masks["shrink_axis"] & 1))
     bounded, placed = _axes(masks, rank or 0, count or 0)
     if not isinstance(state, Rows):
         cuts = any(_cuts_by_size(flow, operation, masks, at) for at in bounded)

@@ -35,6 +35,8 @@ def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: (tf.shape(x)[0] * 4, tf.shape(x)[0] // 2))
     'a multiple of the number of examples, number'
+    >>> shown(lambda x: (2 * tf.size(x[:, 0]) // tf.size(x[:, 0]) * tf.size(x[:, 0]), tf.shape(x)[::2]))
+    'a multiple of the number of examples, unknown; StridedSlice is not decided'
     """
     if not all(isinstance(state, (Alike, Number, Size)) for state in states):
         return None
@@ -62,8 +64,6 @@ def is_negligible(tensor: Any) -> bool:
 
 
 def _size(degree: int, times: float | None) -> Size:
-    if degree == 0:
-        return Size(0)
     return Size(degree, int(times) if times is not None and times == int(times) else None)
 
 
@@ -74,7 +74,8 @@ def _added(operation: Any, states: Sequence[State], factors: _Factors) -> State 
         return None
     if len(sizes) < len(states):
         constants = [tensor for tensor, state in zip(operation.inputs, states, strict=False) if state == SAME]
-        return sizes[0] if degrees == {0} or all(is_negligible(tensor) for tensor in constants) else None
+        negligible = all(is_negligible(tensor) for tensor in constants)
+        return sizes[0] if negligible else Size(0, None) if degrees == {0} else None
     known = [factor for factor in factors if factor is not None]
     times = None if len(known) < len(factors) else known[0] - sum(known[1:]) if operation.type == "Sub" else sum(known)
     return SAME if times == 0 else _size(degrees.pop(), times)
