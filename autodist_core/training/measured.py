@@ -111,8 +111,8 @@ def fastest(
         found[name] = median(run.end - run.begin for run in runs), strategy
     said = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, (seconds, _) in found.items())
     _, best = min(found.values(), key=lambda each: each[0])
-    best.notes.append(f"auto tried strategies on the first batch: {said}")
-    return best
+    builder = sessions.settings.strategy
+    return builder.decided(best.noted(f"auto tried strategies on the first batch: {said}"))
 
 
 def _runs(

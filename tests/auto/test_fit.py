@@ -110,6 +110,26 @@ def test_a_step_that_calls_python_is_not_measured():
         assert "auto: nothing was measured: operations counted, 20 Gflop/s" in dm.plan(X, Y) and not Counted.calls
 
 
+def test_a_choice_is_kept_in_a_file(tmp_path):
+    path = tmp_path / "choice.strategy"
+
+    def plan(cpus, seen=X):
+        model = seeded(dense)
+        model.compile("sgd", "mse")
+        strategy = Auto(trials=2, file=str(path))
+        with DistributedModel(model, ResourceSpec.local(cpus=cpus), strategy=strategy, share_memory=False) as dm:
+            dm.fit(seen, Y, verbose=0)
+            return dm.plan(seen, Y)
+
+    first, kept, again = plan(2), path.read_bytes(), plan(2)
+    assert f"auto: the choice was taken from {path}" in again and path.read_bytes() == kept
+    assert first.splitlines()[0] == again.splitlines()[0] and "auto tried" in first
+    assert "was taken from" not in plan(3) and path.read_bytes() != kept, "two replicas do not fit three"
+    path.write_bytes(b"nothing")
+    with pytest.raises(StrategyError, match=r"choice\.strategy: .* are not a serialized Strategy"):
+        plan(2)
+
+
 def test_what_was_chosen_can_be_saved_and_passed_again():
     spec = ResourceSpec.local(cpus=2)
     item = captured(seeded(dense), X, Y).item
