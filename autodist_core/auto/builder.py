@@ -141,7 +141,7 @@ def notes(trial: Trial, chosen: Candidate, others: Sequence[Candidate], known: b
     >>> print(*notes(trial, chosen, others, known=True), sep="\\n")
     auto chose Parallax of 5 strategies: 28.2 ms predicted for 64 examples = compute 25.6 + waiting for the ...
     auto: next is PartitionedPS: 59.4 ms more on 10.0.0.1's link
-    auto: nothing was measured: layers as their variables are, 20 Gflop/s for a machine, network_bandwidth of the file
+    auto: measured: nothing; taken: layers as their variables are, 20 Gflop/s for a machine, network_bandwidth of ...
     """
     found = chosen.prediction
     parts = " + ".join(f"{name} {1e3 * found.part(name):.1f}" for name in PARTS)

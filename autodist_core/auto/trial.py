@@ -46,7 +46,7 @@ def assumptions(trial: Trial) -> Iterator[str]:
     >>> from autodist_core import Variable
     >>> item, spec = GraphItem((Variable("kernel", (6, 4), "float32"),)), ResourceSpec.local(cpus=2)
     >>> print(*assumptions(trial_of(item, spec, 64)))
-    auto: nothing was measured: layers as their variables are, 20 Gflop/s for a machine, network_bandwidth of the file
+    auto: measured: nothing; taken: layers as their variables are, 20 Gflop/s for a machine, network_bandwidth of ...
     """
     model, cluster = trial.charging.model, trial.charging.cluster
     counted = "operations counted" if model.seen else "layers as their variables are"
@@ -54,8 +54,6 @@ def assumptions(trial: Trial) -> Iterator[str]:
     assumed = {True: f"{GPU_FLOPS / 1e12:.0f} Tflop/s for a GPU", False: f"{FLOPS / 1e9:.0f} Gflop/s for a machine"}
     rates = [assumed[kind] for kind in (True, False) if kind in kinds and kinds[kind].rate is None]
     links = f"links as in {cluster.links_from}" if cluster.links_from else "network_bandwidth of the file"
-    timed = any(each.rate is not None for each in cluster.machines)
-    seen = ["a step of one replica"] * timed + ["links"] * bool(cluster.links_from)
-    found = f"only {' and '.join(seen)}" if seen else "nothing"
-    were = "were" if cluster.links_from else "was"
-    yield f"auto: {found} {were} measured: {', '.join([counted, *rates, links])}"
+    measured = ["a step of one replica"] * any(each.rate is not None for each in cluster.machines)
+    measured += ["links"] * bool(cluster.links_from)
+    yield f"auto: measured: {' and '.join(measured) or 'nothing'}; taken: {', '.join([counted, *rates, links])}"

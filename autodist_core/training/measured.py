@@ -96,8 +96,8 @@ def fastest(
     >>> print(*fastest(sessions, item, entries, [np.ones((5, 3), "float32")], 5).notes[-1:])
     auto tried strategies on the first batch: ... ms, ... ms
     """
-    spec = sessions.settings.resource_spec
-    candidates = sessions.settings.strategy.candidates(item, spec)
+    builder, spec = sessions.settings.strategy, sessions.settings.resource_spec
+    candidates = builder.candidates(item, spec)
     if not candidates or not _is_repeatable(item):
         return None
     sessions.start_machines()
@@ -111,7 +111,6 @@ def fastest(
         found[name] = median(run.end - run.begin for run in runs), strategy
     said = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, (seconds, _) in found.items())
     _, best = min(found.values(), key=lambda each: each[0])
-    builder = sessions.settings.strategy
     return builder.decided(best.noted(f"auto tried strategies on the first batch: {said}"))
 
 

@@ -94,7 +94,7 @@ class Sessions:
     def __init__(self, settings: Settings, fleet: Fleet | None = None) -> None:
         self.settings = settings
         self.fleet = fleet if fleet is not None else _fleet(settings)
-        self._strategies = Strategies()
+        self.strategies = Strategies()
         self.tried = False
         """Whether the builder's candidates were tried."""
 
@@ -106,15 +106,11 @@ class Sessions:
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         """The strategy for a step on these devices. A note names those that this machine does not have."""
         spec = self.settings.resource_spec
-        strategy = self._strategies.compiled(self.settings.strategy, item, spec)
+        strategy = self.strategies.compiled(self.settings.strategy, item, spec)
         if self._has_machines:
             return strategy
         strategy = without_nccl_on_one_card(strategy, spec)
         return replace(strategy, notes=(*strategy.notes, *absent(spec)))
-
-    def decide(self, item: GraphItem, strategy: Strategy) -> None:
-        """Take this strategy for a step from now on."""
-        self._strategies.decide(self.settings.strategy, item, self.settings.resource_spec, strategy)
 
     def start_machines(self) -> None:
         """Start the cluster if there are several nodes; else raise unless this machine has the devices."""

@@ -197,8 +197,7 @@ class Training:
     def measure_once(self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int) -> None:
         """Measure a training step for a strategy that is chosen by its predicted time, if none was measured before."""
         if self.settings.strategy.reads_steps and item.gradients:
-            if self._times is None:
-                self._times = times_of(item, entries, arrays, total, self.settings.resource_spec)
+            self._times = self._times or times_of(item, entries, arrays, total, self.settings.resource_spec)
             item.found[StepTimes] = self._times
 
     def try_once(
@@ -211,7 +210,7 @@ class Training:
         if item.gradients and not self._sessions.tried:
             self._sessions.tried = True
             if (strategy := fastest(self._sessions, item, entries, arrays, total, check)) is not None:
-                self._sessions.decide(item, strategy)
+                self._sessions.strategies.decide(self.settings.strategy, item, self.settings.resource_spec, strategy)
 
     def placed_with(self, item: GraphItem) -> GraphItem:
         """The training steps of the session with which a step is placed, and the step itself, as one.

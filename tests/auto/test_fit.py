@@ -75,7 +75,7 @@ def test_the_plan_shows_what_is_predicted_and_what_lost():
         assert "layers as their variables are, 20 Gflop/s" in assumed
         assert seen.splitlines()[0].endswith(", Auto @ 2 replicas")
         assert f"predicted for {EXAMPLES} examples = compute" in seen
-        assert "auto: only a step of one replica was measured: operations counted, network_bandwidth" in seen
+        assert "auto: measured: a step of one replica; taken: operations counted, network_bandwidth" in seen
         lost = next(line for line in seen.splitlines() if "auto: next is" in line)
         assert lost.endswith("ms more on 10.0.0.1's link") or lost.endswith("as fast")
         assert f"predicted for {EXAMPLES} examples" in dm.plan(X[:8], Y[:8]), "what a plan has shown is carried out"
@@ -107,7 +107,7 @@ def test_a_step_that_calls_python_is_not_measured():
 
     with DistributedModel(seeded(lambda: stacked(keras.Input((64,)), Counted(), keras.layers.Dense(8))),
                           ResourceSpec.local(cpus=2), strategy="auto") as dm:  # fmt: skip
-        assert "auto: nothing was measured: operations counted, 20 Gflop/s" in dm.plan(X, Y) and not Counted.calls
+        assert "auto: measured: nothing; taken: operations counted, 20 Gflop/s" in dm.plan(X, Y) and not Counted.calls
 
 
 def test_a_choice_is_kept_in_a_file(tmp_path):

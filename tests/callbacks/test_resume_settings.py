@@ -16,12 +16,12 @@ from tests.support.models import ready
 from tests.support.training import distributed
 
 
-def nested(loss: str = "mse") -> keras.Model:
+def nested() -> keras.Model:
     """A model in a model. Each one that is made gets names with other numbers."""
     keras.utils.set_random_seed(5)
     inputs, outer = keras.Input((3,)), keras.Input((3,))
     inner = keras.Model(inputs, keras.layers.Dense(4, activation="tanh")(inputs))
-    return ready(keras.Model(outer, keras.layers.Dense(1)(inner(outer))), "adam", loss)
+    return ready(keras.Model(outer, keras.layers.Dense(1)(inner(outer))), "adam", "mse")
 
 
 def fit(model: keras.Model, folder: Path, *callbacks: Any, every: int = 1, **options: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_the_same_in_other_words_is_the_same(tmp_path: Path):
         fit(
             nested(), tmp_path, kill(3), class_weight={0: 1.0, 1: 2.0}, steps_per_epoch=np.int64(2), validation_split=0
         )
-    fit(nested("mean_squared_error"), tmp_path, class_weight={1: 2, 0: 1}, steps_per_epoch=2)
+    fit(nested(), tmp_path, class_weight={1: 2, 0: 1}, steps_per_epoch=2)
 
 
 def test_another_policy_is_refused(tmp_path: Path):

@@ -44,7 +44,7 @@ def test_a_strategy_is_tried_on_the_machines_before_the_training_begins(network)
     with OverHosts(DENSE, network.spec(cpus=[1, 1], hosts=network.hosts[:2])) as hosts:
         assert_equally_trained(plain(DENSE), hosts.train("adam", Auto(trials=2)))
         plan = hosts.front.plan(DENSE.data().x, DENSE.data().y)
-        assert "auto: only a step of one replica was measured" in plan
+        assert "auto: measured: a step of one replica" in plan
         assert "auto tried strategies on the first batch: " in plan
     assert nothing_left(network) == []
 

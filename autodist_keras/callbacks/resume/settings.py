@@ -143,16 +143,7 @@ def _compiled(model: Any) -> dict[str, str]:
         config = model.get_compile_config() or {}
     except Exception:
         return {"compile(optimizer=...)": type(model.optimizer).__name__}
-    config["loss"] = keras.tree.map_structure(_loss, config.get("loss"))
     return {f"compile({name}=...)": text_of(config[name], _is_rate) for name in _OF_COMPILE if name in config}
-
-
-def _loss(given: Any) -> Any:
-    """A loss by its full name, if it was given by a name: "mse" and "mean_squared_error" are one."""
-    try:
-        return keras.losses.get(given).__name__ if isinstance(given, str) else given
-    except (ValueError, AttributeError):
-        return given
 
 
 def _described(array: Any) -> str:
