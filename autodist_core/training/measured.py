@@ -59,15 +59,15 @@ def times_of(
     if (on_gpu and len(spec.nodes) > 1) or size > _MOST_BYTES or not _is_repeatable(item):
         return None
     with stage("measuring a step of one replica", "measuring a step of one replica, for strategy='auto'"):
-        one = ResourceSpec({"nodes": [{"address": "localhost", "gpus" if on_gpu else "cpus": [device.index]}]})
+        devices = {"gpus": [device.index]} if on_gpu else {"cpus": 1}
+        one = ResourceSpec({"nodes": [{"address": "localhost", **devices}]})
         rows = BatchSlicer.bounds(arrays, total, len(spec.replica_devices))[0][1]
         batch = BatchSlicer(item).rows(arrays, range(len(arrays)), 0, 0, rows)
         batch = [np.asarray(each) if isinstance(each, KeptRows) else each for each in batch]
         session = LocalSession(place(item, StrategyCompiler(item, one).compile(AllReduce().build(item, one))))
-        try:
-            runs = _runs(session, item, entries, batch, rows, follow=True)
-        except tf.errors.AlreadyExistsError:
-            return None  # the user's program has started TensorFlow's profiler
+        runs = _runs(session, item, entries, batch, rows, follow=True)
+    if not runs:
+        return None
     plain, followed = median(run.end - run.begin for run in runs[:-1]), runs[-1].operations
     computing = [each for each in followed if each.part is Part.COMPUTE]
     computed, both = (
@@ -108,7 +108,10 @@ def fastest(
             compiled = StrategyCompiler(item, spec).compile(strategy)
             session = sessions.open(partial(sessions.placement, item, compiled))
             runs = _runs(session, item, entries, arrays, total)
-        found[name] = median(run.end - run.begin for run in runs), strategy
+        if runs:
+            found[name] = median(run.end - run.begin for run in runs), strategy
+    if not found:
+        return None
     said = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, (seconds, _) in found.items())
     _, best = min(found.values(), key=lambda each: each[0])
     return builder.decided(best.noted(f"auto tried strategies on the first batch: {said}"))
@@ -117,7 +120,10 @@ def fastest(
 def _runs(
     session: Session, item: GraphItem, entries: Sequence[Entry], batch: Sequence[Any], total: int, follow: bool = False
 ) -> list[Run]:
-    """Some steps of a session, which is closed then. With `follow`, the operations of the last one are known."""
+    """Some steps of a session, which is closed then. With `follow`, the operations of the last one are known.
+
+    No steps if one fails. Training then says so, or does without TensorFlow's profiler, which the program may use.
+    """
     timings = Timings()
     try:
         step = session.add(item, total)
@@ -133,6 +139,8 @@ def _runs(
             step(batch, total)
         timings.mark()
         session.measure(None)
+    except tf.errors.OpError:
+        return []
     finally:
         session.close()
     return [run for call in timings.calls for run in call.runs]

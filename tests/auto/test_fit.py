@@ -191,3 +191,12 @@ def test_a_command_compares_all_strategies_for_machines_that_are_not_there(tmp_p
     stacked(keras.Input((None, 4)), keras.layers.Dense(2)).save(model)
     with pytest.raises(StrategyError, match=r"--compare needs .* \(None, None, 4\)"):
         command_line.run(parser.parse_args([*arguments, "--compare", "48"]))
+
+
+def test_a_batch_that_fails_is_named_by_the_training():
+    model = seeded(lambda: stacked(keras.Input((3,), dtype="int32"), keras.layers.Embedding(4, 2, name="table")))
+    model.compile("sgd", "mse")
+    with DistributedModel(model, ResourceSpec.local(cpus=2), strategy=Auto(trials=2)) as dm:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)in layer 'table'.*The step changed nothing"):
+            dm.fit(np.full((8, 3), 9), np.zeros((8, 3, 2)), verbose=0)
+        dm.fit(np.ones((8, 3)), np.zeros((8, 3, 2)), verbose=0)
