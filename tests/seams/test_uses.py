@@ -14,6 +14,7 @@ from autodist_core.seams.seam import Seam, owner
 from autodist_core.seams.table import OP_DEF
 from autodist_core.seams.table import TABLE as CORE
 from autodist_keras.seams import FUSED, KEPT, LOOPS, LOSSES, METRICS, RESUME, SYNCHRONIZED, TABLE
+from autodist_keras.training.step_functions import SIZED
 from tests.support.made_data import Batches
 
 pytestmark = pytest.mark.oldest
@@ -197,6 +198,18 @@ def adapters_are_taken():
     return owner(adapters).get_data_adapter(x=adapter) is adapter
 
 
+def steps_are_traced_for_sizes():
+    class Sizes(keras.Model):
+        def train_step(self, data):
+            found.append(keras.tree.flatten(data)[0].shape[0])
+            return {"loss": 0.0}
+
+    found, model = [], Sizes()
+    model.compile()
+    model.fit(np.zeros((3, 1)), batch_size=2, verbose=0)
+    return found == ([2, None] if SIZED else [None])
+
+
 def epochs_make_the_order():
     told, orders = [], []
     for runs in (True, False):
@@ -226,6 +239,9 @@ BEHAVIOURS = {
     Seam(
         "keras", "a loop takes the data from an adapter of Keras's that is passed as x", KEPT
     ): adapters_are_taken,
+    Seam(
+        "keras", "since 3.16, a step is traced for the size of the first batch, and once more for all others", LOOPS
+    ): steps_are_traced_for_sizes,
     Seam(
         "keras", "the order of a PyDataset's batches depends on random and on the epochs that its adapter has counted",
         RESUME,
