@@ -198,31 +198,26 @@ def adapters_are_taken():
     return owner(adapters).get_data_adapter(x=adapter) is adapter
 
 
-def steps_are_traced_for_sizes():
-    class Sizes(keras.Model):
-        def train_step(self, data):
-            found.append(keras.tree.flatten(data)[0].shape[0])
-            return {"loss": 0.0}
-
-    found, model = [], Sizes()
-    model.compile()
-    model.fit(np.zeros((3, 1)), batch_size=2, verbose=0)
-    return found == ([2, None] if SIZED else [None])
+def first_sizes_are_traced():
+    """Where a loss of several is logged, Keras counts a batch by its size if that is known while a step is traced."""
+    x, y = keras.Input((1,)), np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+    model = keras.Model(x, [keras.layers.Dense(1, name=name)(x) for name in ("a", "b")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    logged = model.fit(np.zeros((5, 1)), [y, y], batch_size=3, shuffle=False, verbose=0).history
+    return logged["a_loss"] == [(3 * 1.0 + 1 * 0.0) / (3 + 1) if SIZED else (1 * 1.0 + 1 * 0.0) / (1 + 1)]
 
 
 def epochs_make_the_order():
-    told, orders = [], []
-    for runs in (True, False):
-        data = Batches(lambda index: np.array([index]), 8)
-        data.on_epoch_end = lambda: told.append(len(orders))
-        adapter = owner(_PY_DATASET)(data, shuffle=True)
-        for run in (runs, runs, True):
+    def order(makes):
+        adapter = owner(_PY_DATASET)(Batches(lambda index: np.array([index]), 8), shuffle=True)
+        for made in (makes, True):
             random.seed(1)
             adapter.on_epoch_begin()
-            made = list(adapter._get_iterator()) if run else []
+            batches = list(adapter._get_iterator()) if made else []
             adapter.on_epoch_end()
-        orders.append(made)
-    return told == [0, 0, 0, 1, 1, 1] and orders[0] == orders[1]
+        return batches
+
+    return order(True) == order(False)
 
 
 BEHAVIOURS = {
@@ -241,7 +236,7 @@ BEHAVIOURS = {
     ): adapters_are_taken,
     Seam(
         "keras", "since 3.16, a step is traced for the size of the first batch, and once more for all others", LOOPS
-    ): steps_are_traced_for_sizes,
+    ): first_sizes_are_traced,
     Seam(
         "keras", "the order of a PyDataset's batches depends on random and on the epochs that its adapter has counted",
         RESUME,
