@@ -1,6 +1,5 @@
 """Weights that replicas gather: which gathers there are, when each begins, and what memory they take."""
 
-import re
 from functools import cache
 
 import keras
@@ -121,8 +120,8 @@ def test_the_plan_says_which_variables_keep_their_mirrors():
     reference = MORE["own_gradients"]
     data = reference.data()
     with distributed(compiled(reference), strategy=Sharded(weights="gathered", whole_bytes=0)) as front:
-        plan = str(front.plan(data.x, data.y))
-    call = r"StatefulPartitionedCall \(own_gradients(_1)?/function(_1)?/StatefulPartitionedCall\)"
-    assert re.search(rf"note: function/kernel keeps its mirrors: {call} needs them", plan)
+        plan = str(front.plan(data.x, data.y)).replace("_1/", "/")
+    operation = "own_gradients/function/StatefulPartitionedCall"
+    assert f"note: function/kernel keeps its mirrors: StatefulPartitionedCall ({operation}) needs them" in plan
     row = {line.split()[0]: line for line in plan.splitlines() if " : " in line}
     assert "gathered=True" in row["recomputed/kernel"] and "gathered" not in row["function/kernel"]

@@ -2,7 +2,6 @@
 
 import dis
 import inspect
-import random
 from types import CodeType
 
 import keras
@@ -211,7 +210,7 @@ def epochs_make_the_order():
     def order(makes):
         adapter = owner(_PY_DATASET)(Batches(lambda index: np.array([index]), 8), shuffle=True)
         for made in (makes, True):
-            random.seed(1)
+            keras.utils.set_random_seed(1)
             adapter.on_epoch_begin()
             batches = list(adapter._get_iterator()) if made else []
             adapter.on_epoch_end()
