@@ -77,4 +77,3 @@ def test_an_untested_version_is_mentioned_once(monkeypatch, caplog):
         DistributedModel(model).close()
     mentioned = [record.getMessage() for record in caplog.records if "not tested" in record.getMessage()]
     assert [text.split(" is ")[0] for text in mentioned] == ["Keras 3.16.0", "TensorFlow 2.22.0-rc0"]
-    keras_seams.check.cache_clear()
