@@ -80,7 +80,7 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     >>> marks = dict(traced.updates)
     >>> found = cut(traced, marks)
     >>> [name for name in marks if name not in traced.updates]
-    ['marker', 'truediv_1', 'add', 'Abs', 'norm/mul', 'norm/Sum', 'norm/Sqrt', 'norm/Squeeze']
+    ['marker', 'truediv_1', 'add', 'Abs', 'norm/Abs', 'norm/Sum', 'norm/Squeeze']
     """
     found, refusals = Cut(), Refusals()
     applies = _applies(traced, marks)

@@ -63,7 +63,7 @@ def example_traced(
         variables["kernel"].assign_sub(0.1 * variables["velocity"])
         variables["iterations"].assign_add(1)
         updates = {operation.name: 0 for operation in graph.get_operations()[first:]}
-        outputs = [tf.identity(loss, name="loss"), tf.norm(marker, name="norm")]
+        outputs = [tf.identity(loss, name="loss"), tf.norm(marker, 1, name="norm")]
         found.update(gradients=[Marked("kernel", 0, marker)], updates=updates, outputs=outputs)
         return outputs
 

@@ -51,7 +51,7 @@ def afterwards(
     >>> traced = example_traced()
     >>> marker = traced.gradients[0].values.op
     >>> afterwards(traced, Tape(), marker.inputs, ["marker"], traced.updates).updating
-    ('norm/mul', 'norm/Sum', 'norm/Sqrt', 'norm/Squeeze')
+    ('norm/Abs', 'norm/Sum', 'norm/Squeeze')
     """
     reached = reached_from(
         (reader for tensor in raw for reader in tensor.consumers()), readers,

@@ -35,9 +35,19 @@ class StrategyBuilder(ABC):
         """Return the strategy for this model on these machines."""
 
     def candidates(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> dict[str, Strategy]:
-        """Return strategies by name, of which a `fit` first runs some steps each, to keep the fastest. Here none."""
+        """Return strategies by name, of which a `fit` first runs some steps each, to keep the fastest. Here none.
+
+        >>> from autodist_core.strategy import PS
+        >>> PS().candidates(GraphItem(()), ResourceSpec.local(cpus=1))
+        {}
+        """
         return {}
 
     def decided(self, strategy: Strategy) -> Strategy:
-        """Be told which of the candidates was fastest, and return it."""
+        """Be told which of the candidates was fastest, and return it.
+
+        >>> from autodist_core.strategy import PS
+        >>> PS().decided(Strategy()) == Strategy()
+        True
+        """
         return strategy

@@ -28,6 +28,9 @@ from autodist_keras.capture.tracing import CapturedStep, trace_step
 from autodist_keras.seams import LOOP_ITERATES
 from autodist_keras.training.batches import Batch, BatchIterator, read_batch
 
+SIZED = tuple(map(int, keras.__version__.split(".")[:2])) >= (3, 16)
+"""Whether Keras traces a step for the size of the first batch, and once more for all others: since 3.16."""
+
 
 class StepFunction:
     """A Keras step function over all replicas. It is captured for each kind of batch, and then run.
@@ -91,6 +94,8 @@ class StepFunction:
     def __call__(self, data: Any, same_size: bool = False) -> Any:
         """Run the step on one batch; return the results of the step for the whole batch (see `Steps`)."""
         batch = read_batch(data)
+        if self._training.settings.replicas == 1:
+            same_size |= SIZED and self._model.steps_per_execution == 1
         if self.before_next is not None or self.captured is None:
             with undone_if_refused(*unbuilt_optimizers(self._model)):
                 self._steps.prepare(batch, same_size)

@@ -89,12 +89,17 @@ def _rows(index: int) -> tuple[np.ndarray, np.ndarray]:
     return x[4 * index : 4 * index + 4], y[4 * index : 4 * index + 4]
 
 
-def test_the_order_of_batches_that_threads_make(tmp_path: Path):
-    """Keras draws the order."""
-    expected = fit(tmp_path / "whole", given=Batches(_rows, 6, workers=2))
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize(("workers", "steps", "options"), [(2, 9, {}), (1, 5, {"steps_per_epoch": 4})])
+def test_the_order_of_batches_that_keras_draws(workers: int, steps: int, options: dict[str, int], tmp_path: Path):
+    """Threads make the batches; or an iterator goes on in a later epoch."""
+    def start(folder: str, *callbacks: Any) -> Any:
+        return fit(tmp_path / folder, *callbacks, given=Batches(_rows, 6, workers=workers), **options)
+
+    expected = start("whole")
     with pytest.raises(Killed):
-        fit(tmp_path / "killed", kill(9), given=Batches(_rows, 6, workers=2))
-    found = fit(tmp_path / "killed", given=Batches(_rows, 6, workers=2))
+        start("killed", kill(steps))
+    found = start("killed")
     assert expected[0] == found[0]
     assert_same(expected[1], found[1], 0.0)
 

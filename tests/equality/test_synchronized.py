@@ -51,6 +51,7 @@ def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: i
     assert_equal_training(reference, replicas=replicas, share_memory=share_memory)
 
 
+@pytest.mark.filterwarnings("ignore:Layer 'lstm' .* does not support masking")  # Keras 3.16: an RNN hands no mask on
 @pytest.mark.quick("3-False")
 @pytest.mark.parametrize("replicas, share_memory", [(1, False), (2, True), (3, False)])
 def test_statistics_of_what_a_mask_leaves(replicas: int, share_memory: bool):

@@ -82,7 +82,7 @@ def layered_variables(**dtypes: str) -> dict[str, tf.Variable]:
 
 def _layered_loss(variables: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:
     for name in SHAPES:
-        x = tf.tanh(x @ tf.cast(variables[name], x.dtype))
+        x = tf.sigmoid(x @ tf.cast(variables[name], x.dtype))
     y = x * tf.cast(variables["scale"], x.dtype) + tf.reduce_sum(tf.cast(variables["nothing"], x.dtype))
     return tf.reduce_mean(tf.square(y - 0.3))
 

@@ -120,8 +120,8 @@ def test_the_plan_says_which_variables_keep_their_mirrors():
     reference = MORE["own_gradients"]
     data = reference.data()
     with distributed(compiled(reference), strategy=Sharded(weights="gathered", whole_bytes=0)) as front:
-        plan = str(front.plan(data.x, data.y))
-    operation = "own_gradients_1/function_1/StatefulPartitionedCall"
+        plan = str(front.plan(data.x, data.y)).replace("_1/", "/")
+    operation = "own_gradients/function/StatefulPartitionedCall"
     assert f"note: function/kernel keeps its mirrors: StatefulPartitionedCall ({operation}) needs them" in plan
     row = {line.split()[0]: line for line in plan.splitlines() if " : " in line}
     assert "gathered=True" in row["recomputed/kernel"] and "gathered" not in row["function/kernel"]

@@ -13,6 +13,8 @@ from autodist_core.seams.seam import Seam, owner
 from autodist_core.seams.table import OP_DEF
 from autodist_core.seams.table import TABLE as CORE
 from autodist_keras.seams import FUSED, KEPT, LOOPS, LOSSES, METRICS, RESUME, SYNCHRONIZED, TABLE
+from autodist_keras.training.step_functions import SIZED
+from tests.support.made_data import Batches
 
 pytestmark = pytest.mark.oldest
 AHEAD = "making a step's variables before it is traced"
@@ -20,6 +22,7 @@ RECOMPILED = "seeing that a model was compiled again"
 NUMBERS = "giving each replica random numbers of its own"
 _EPOCH = "keras.src.trainers.epoch_iterator.EpochIterator"
 _COMPILE = "keras.src.trainers.compile_utils"
+_PY_DATASET = "keras.src.trainers.data_adapters.py_dataset_adapter.PyDatasetAdapter"
 _FUNC_GRAPH = "tensorflow.python.framework.func_graph.FuncGraph"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function.atomic_function.AtomicFunction"
 
@@ -49,6 +52,8 @@ STORED = {
     Seam(_EPOCH, "_steps_seen", RESUME): "_enumerate_iterator",
     Seam(_EPOCH, "_current_iterator", RESUME): "_enumerate_iterator",
     Seam(_EPOCH, "_num_batches", RESUME): "_enumerate_iterator",
+    Seam(_EPOCH, "data_adapter", RESUME): "_enumerate_iterator",
+    Seam(_PY_DATASET, "enqueuer", RESUME): "on_epoch_begin on_epoch_end _get_iterator",
     Seam("keras.src.backend.tensorflow.trainer.TFEpochIterator", "_distributed_dataset", KEPT): "_get_iterator",
     Seam("keras.Model", "_eval_epoch_iterator", KEPT): "fit",
     Seam("keras.src.trainers.data_adapters.array_data_adapter.ArrayDataAdapter", "_inputs", KEPT): "get_tf_dataset",
@@ -192,6 +197,28 @@ def adapters_are_taken():
     return owner(adapters).get_data_adapter(x=adapter) is adapter
 
 
+def first_sizes_are_traced():
+    """Where a loss of several is logged, Keras counts a batch by its size if that is known while a step is traced."""
+    x, y = keras.Input((1,)), np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+    model = keras.Model(x, [keras.layers.Dense(1, name=name)(x) for name in ("a", "b")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    logged = model.fit(np.zeros((5, 1)), [y, y], batch_size=3, shuffle=False, verbose=0).history
+    return logged["a_loss"] == [(3 * 1.0 + 1 * 0.0) / (3 + 1) if SIZED else (1 * 1.0 + 1 * 0.0) / (1 + 1)]
+
+
+def epochs_make_the_order():
+    def order(makes):
+        adapter = owner(_PY_DATASET)(Batches(lambda index: np.array([index]), 8), shuffle=True)
+        for made in (makes, True):
+            keras.utils.set_random_seed(1)
+            adapter.on_epoch_begin()
+            batches = list(adapter._get_iterator()) if made else []
+            adapter.on_epoch_end()
+        return batches
+
+    return order(True) == order(False)
+
+
 BEHAVIOURS = {
     Seam("tensorflow", "stateful draws have an attribute seed2", NUMBERS): stateful_draws_have_seeds,
     Seam("keras", "CompileLoss.Loss is a named tuple with a field loss", LOSSES): losses_are_named_tuples,
@@ -206,6 +233,13 @@ BEHAVIOURS = {
     Seam(
         "keras", "a loop takes the data from an adapter of Keras's that is passed as x", KEPT
     ): adapters_are_taken,
+    Seam(
+        "keras", "since 3.16, a step is traced for the size of the first batch, and once more for all others", LOOPS
+    ): first_sizes_are_traced,
+    Seam(
+        "keras", "the order of a PyDataset's batches depends on random and on the epochs that its adapter has counted",
+        RESUME,
+    ): epochs_make_the_order,
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """What a training left behind, by name, and the one tolerance that two trainings are compared with."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -7,6 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from autodist_keras.training.step_functions import SIZED
+
+MISCOUNTED = re.compile(r"result/(?!val_)\w+_loss(/\d+)?") if SIZED else re.compile("(?!)")
+"""Losses of single outputs as Keras 3.16 logs them on one device: it counts 10, 10 and 6 examples as 10, 10 and 1.
+
+`test_uses.py` of the seams shows this with plain Keras.
+"""
 TOLERANCE = 1e-12
 """Largest allowed difference of two tensors, relative to the largest entry of the expected one."""
 
@@ -76,7 +84,7 @@ def differences(expected: Mapping, actual: Mapping, tolerance: float = TOLERANCE
     found = [f"{name}: only in the {side}" for side, name in _one_sided(expected, actual)]
     for name in expected.keys() & actual.keys():
         error = relative_error(expected[name], actual[name])
-        if not error <= tolerance:
+        if not (error <= tolerance or MISCOUNTED.fullmatch(name)):
             found.append(f"{name}: relative difference {error:.2e}, allowed {tolerance:.0e}")
     return found
 

@@ -24,6 +24,7 @@ import tensorflow as tf
 from autodist_core.errors import amount
 from autodist_core.log import log
 from autodist_core.runtime.data_pipelines import FAIL, IGNORE, SeedGenerators, set_state, state_and_drawn
+from autodist_keras.capture.hooks import hook
 from autodist_keras.training.batches import BatchIterator
 from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
@@ -72,6 +73,8 @@ class Position:
         self._draws: Any = None
         """The states of Python's and numpy's random numbers before the epoch in which the iterator began."""
         self._epoch_draws: Any = None
+        self._epochs = self._begun = 0
+        """How many epochs were complete before the current epoch, and before the one in which the iterator began."""
         self._skips = _is_python(x) or shuffle == "batch"
 
     @property
@@ -90,15 +93,18 @@ class Position:
         if self._drawn_first is None:
             self._drawn_first = self._drawn
 
-    def begin_epoch(self) -> None:
-        """Note the random numbers before Keras's loop begins an epoch: the threads of a `PyDataset` draw at once."""
-        self._epoch_draws = draws()
+    def begin_epoch(self, epochs: int) -> None:
+        """Note the random numbers before Keras's loop begins an epoch, after so many complete epochs.
+
+        The threads of a `PyDataset` draw at once.
+        """
+        self._epoch_draws, self._epochs = draws(), epochs
 
     def take_over(self, iterator: Any) -> None:
         """Note the iterator from which the next batch will come."""
         if iterator is not self._iterator:
             self._iterator, self._current = iterator, len(self._takes) - 1
-            self._draws, self._drawn_before = self._epoch_draws, self._drawn
+            self._draws, self._drawn_before, self._begun = self._epoch_draws, self._drawn, self._epochs
 
     def taken(self, batches: int) -> None:
         """Note that so many batches were taken from the iterator."""
@@ -110,7 +116,7 @@ class Position:
         state, drawn = self._saved(iterator)
         return {
             "iterator": state, "taken": self._takes[self._current], "earlier": self._takes[: self._current],
-            "drawn": drawn, "drawn_first": self._drawn_first,
+            "drawn": drawn, "drawn_first": self._drawn_first, "begun": self._begun,
             "draws": self._draws if state is None else draws(), "rows": isinstance(iterator, KeptIterator),
         }
 
@@ -118,10 +124,10 @@ class Position:
         """The position between two epochs, where the next one has an iterator of its own."""
         return {**self.left(), "iterator": None, "taken": 0, "rows": None}
 
-    def prepare(self, saved: dict[str, Any], dataset: Any, epochs: int) -> None:
-        """Bring the source to where it was when the saved iterator was made, after so many complete epochs.
+    def prepare(self, saved: dict[str, Any], dataset: Any, adapter: Any) -> None:
+        """Bring the source to where it was when the saved iterator was made.
 
-        `dataset` is what Keras iterates over.
+        `dataset` is what Keras iterates over, made by an `adapter` of Keras's.
         """
         self._find_generators(dataset)
         self._fill_caches(saved)
@@ -135,7 +141,8 @@ class Position:
                 "training goes on exactly if they come in the same order again.", self.kind,
                 amount(saved["taken"], "batch is", "batches are"),
             )
-        self._tell_of_epochs(epochs, epochs)
+        self._begun = saved.get("begun", self._epochs)
+        self._tell_of_epochs(adapter, *[True, False] * self._begun)
         self._set_seeds(saved["drawn"])
         set_draws(saved["draws"])
 
@@ -145,13 +152,13 @@ class Position:
             "earlier": [*self._takes], "draws": draws(), "drawn": self._seeds(), "drawn_first": self._drawn_first
         }
 
-    def leave(self, saved: dict[str, Any], dataset: Any, begun: int, ended: int) -> None:
+    def leave(self, saved: dict[str, Any], dataset: Any, adapter: Any, begun: int, ended: int) -> None:
         """Leave to the rest of the program what a complete training, which is not run again, has left.
 
         `begun` and `ended` are the numbers of its epochs. A generator has batches that Keras takes ahead, in a number
         that depends on the time, so it cannot be brought to where it was.
         """
-        self._tell_of_epochs(begun, ended)
+        self._tell_of_epochs(adapter, *[True, False] * ended, *[True] * (begun - ended))
         if isinstance(self._x, types.GeneratorType):
             log.warning(
                 "Resume: this fit is complete, and its batches are not taken from the generator again. A later fit "
@@ -164,15 +171,17 @@ class Position:
         self._set_seeds(saved["drawn"])
         set_draws(saved["draws"])
 
-    def _tell_of_epochs(self, begun: int, ended: int) -> None:
-        """Let a `PyDataset` know of epochs that are not run again."""
-        if isinstance(self._x, keras.utils.PyDataset):
-            for epoch in range(begun):
-                self._x.on_epoch_begin()
-                if epoch < ended:
-                    self._x.on_epoch_end()
+    def _tell_of_epochs(self, adapter: Any, *begins: bool) -> None:
+        """Let a `PyDataset` know of the beginnings and ends of epochs that are not run again.
 
-    def go_to(self, saved: dict[str, Any], iterator: Any) -> None:
+        Its `adapter` counts them, too: since 3.16, Keras shuffles the batches by the number of the epoch.
+        """
+        if isinstance(self._x, keras.utils.PyDataset):
+            with hook(adapter, "enqueuer", None):  # its threads would make batches
+                for begin in begins:
+                    (adapter.on_epoch_begin if begin else adapter.on_epoch_end)()
+
+    def go_to(self, saved: dict[str, Any], iterator: Any, adapter: Any = None) -> None:
         """Bring a new iterator to a saved position. The class has an example."""
         earlier = saved["earlier"]
         self._iterator, self._takes, self._current = iterator, [*earlier, saved["taken"]], len(earlier)
@@ -186,6 +195,7 @@ class Position:
         fetch = feed_of(iterator).fetch
         for _ in range(saved["taken"]):
             fetch()
+        self._tell_of_epochs(adapter, *[False, True] * (self._epochs - self._begun))
 
     def _saved(self, iterator: Any) -> tuple[bytes | None, Any]:
         """The state of an iterator, and how many seeds were drawn; without a state, before the iterator was made."""

@@ -182,18 +182,18 @@ class ResumableFit:
         self._start, self._whole = None, False
         if self._found is not None:
             self._make()
-        self._position.begin_epoch()
+        self._position.begin_epoch(self._epoch - self._first)
         if start is not None:
             done = self._found["place"]["step"] if self._found is not None else 0
             loop._num_batches = start["loop"]["batches"]
-            self._position.prepare(start["data"], type(loop)._get_iterator(loop), self._epoch - self._first)
+            self._position.prepare(start["data"], type(loop)._get_iterator(loop), loop.data_adapter)
         begins = True
         for first, last, iterator in type(loop)._enumerate_iterator(loop):
             if begins:
                 begins = False
                 if start is not None:
                     loop._steps_seen = start["loop"]["seen"] + loop.steps_per_execution
-                    self._position.go_to(start["data"], iterator)
+                    self._position.go_to(start["data"], iterator, loop.data_adapter)
                     start = None  # it may be large, and this function runs until the end of the epoch
                 if self._found is not None:
                     self._take_up(metrics=True)
@@ -225,8 +225,8 @@ class ResumableFit:
             self._states.begin()
             left, begun = self._found["left"], self._found["place"]["epoch"] - self._found["first"]
             self._take_up(metrics=True, complete=True)
-            ended = begun - (not left["whole"])
-            self._position.leave(left, type(self._loop)._get_iterator(self._loop), begun, ended)
+            loop, ended = self._loop, begun - (not left["whole"])
+            self._position.leave(left, type(loop)._get_iterator(loop), loop.data_adapter, begun, ended)
         elif self._batches:
             self._writer.start(self._write(0, None))
         self._writer.finish()
@@ -258,7 +258,7 @@ class ResumableFit:
         begun, written = time.monotonic(), self._writer.seconds
         finished, seen = iterator is None, self._seen
         if finished:
-            self._position.begin_epoch()
+            self._position.begin_epoch(self._epoch + 1 - self._first)
             # With `steps_per_epoch` Keras goes on with an iterator in the next epoch.
             iterator = self._loop._current_iterator if self._loop.steps_per_epoch else None
             seen = self._loop._steps_seen if iterator is not None else 0
