@@ -47,6 +47,12 @@ _DATA = {
     ),
 }
 _ARRAYS = "pass a tf.data.Dataset that ends with prefetch(tf.data.AUTOTUNE), or arrays of the type that the model takes"
+_REMEDIES = {
+    PYTHON: "raise batch_size, or let Keras's loop go round less often with compile(steps_per_execution=...)",
+    STARTING: "raise batch_size, so that fewer steps are started, and fewer batches sent, for as many examples",
+    UPDATE: "raise batch_size. If every replica updates the variables, a strategy such as PSLoadBalancing does it once",
+    HOME: "it takes this time at the end of each call: train more steps in a call of fit",
+}
 _AVOIDABLE = 0.25
 """From which share of a step on a part besides compute is what to change first."""
 _WORTH = 0.1
@@ -141,22 +147,12 @@ def _remedy(table: TimeTable, part: str) -> str:
     several = len(table.parts) > 1
     if part == INPUT:
         return _DATA.get(table.source, _ARRAYS)
-    if part == PYTHON:
-        return "raise batch_size, or let Keras's loop go round less often with compile(steps_per_execution=...)"
-    if part == STARTING:
-        return "raise batch_size, so that fewer steps are started for as many examples" + (
-            "; the chief also sends each batch to the other nodes" if several else ""
-        )
-    if part == UPDATE:
-        return "raise batch_size, so that there are fewer updates for as many examples" + (
-            "; with a strategy such as PSLoadBalancing the update runs once and not on every replica" if several else ""
-        )
+    if part in _REMEDIES:
+        return _REMEDIES[part]
     if part == WIRE and several and table.wire:
         return _of_the_wire(table, table.wire)
     if part == WIRE:
         return "raise batch_size, or let the replicas share one copy of the weights (share_memory=None), if they do not"
-    if part == HOME:
-        return f"it takes {milliseconds(table.home)} at the end of each call: train more steps in a call of fit"
     most, least = (select(parts[COMPUTE] for parts in table.parts.values()) for select in (max, min))
     if several and most > _UNEVEN * least:
         return (

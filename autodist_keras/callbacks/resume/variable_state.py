@@ -12,6 +12,7 @@ differ, as they do when a notebook's cell runs again.
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import keras
@@ -239,22 +240,14 @@ def _matches(entries: Sequence[Entry], saved: Sequence[Any]) -> dict[int, Entry]
 
 def _require_same(whose: str, entries: Sequence[Entry], saved: Sequence[Any]) -> None:
     """Raise a SessionError if these are not the saved variables. Nothing has been trained yet."""
-    for entry, each in zip(entries, saved, strict=False):
-        if not _is_same(entry, each):
-            value = each["value"]
-            now = f"{entry.spec.name!r} ({entry.spec.dtype}, {tuple(entry.spec.shape)})"
+    for entry, each in zip_longest(entries, saved):
+        if entry is None or each is None or not _is_same(entry, each):
+            now = f"{entry.spec.name!r} ({entry.spec.dtype}, {tuple(entry.spec.shape)})" if entry else "nothing more"
+            before = f"{each['name']!r} ({each['value'].dtype.name}, {each['value'].shape})" if each else "nothing more"
             raise SessionError(
-                f"{whose} holds a training of another model: where it has {each['name']!r} ({value.dtype.name}, "
-                f"{value.shape}), this model has {now}. Build the model as before, or give this training another "
-                "folder."
+                f"{whose} holds a training of another model: where it has {before}, this model has {now}. Build the "
+                "model as before, or give this training another folder."
             )
-    if len(entries) != len(saved):
-        names = [each["name"] for each in saved[len(entries):]] or [entry.spec.name for entry in entries[len(saved):]]
-        more = "The saved one also" if len(saved) > len(entries) else "This one also"
-        raise SessionError(
-            f"{whose} holds a training of another model. {more} has {', '.join(map(repr, names[:3]))}. Build the model "
-            "as before, or give this training another folder."
-        )
 
 
 def global_seed(read: Callable[[Any], T]) -> T | None:
