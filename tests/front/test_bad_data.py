@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named
+from tests.support.layers import Does
 from tests.support.models import BATCH, DENSE, even_data, ready, stacked
-from tests.support.plans import Does
 from tests.support.training import (
     QUIET,
     assert_equal_training,

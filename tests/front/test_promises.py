@@ -6,14 +6,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import (
-    TOLERANCE,
-    assert_same,
-    relative_error,
-)
+from tests.support.compare import TOLERANCE, assert_same, relative_error
+from tests.support.layers import Does
 from tests.support.made_data import Batches
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model, ready, stacked
-from tests.support.plans import Does, headed
+from tests.support.plans import headed
 from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import (
     QUIET,
