@@ -11,7 +11,7 @@ from autodist_core.runtime.recovery.on_disk import OnDisk
 from autodist_keras import DistributedModel, without_values
 from tests.cluster.over_hosts import nothing_left
 from tests.conftest import OF_KERAS
-from tests.support.compare import assert_same, in_order
+from tests.support.compare import assert_same, in_order, state_in_order
 
 pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
 
@@ -26,10 +26,6 @@ def held(model: keras.Model) -> int:
     variables = [each.value for each in (*model.weights, *model.optimizer.variables)]
     values = [tf.raw_ops.ReadVariableOp(resource=vars(each)["_handle"], dtype=each.dtype) for each in variables]
     return sum(value.shape.num_elements() * value.dtype.size for value in values)
-
-
-def state(model: keras.Model) -> dict[str, np.ndarray]:
-    return in_order(model.weights, model.optimizer.variables)
 
 
 def made(scope: AbstractContextManager | None = None) -> keras.Model:
@@ -76,11 +72,11 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, t
         assert max(measures.found) < 0.01 * STATE < STATE <= held(model)
         assert_same(of_one.looked, measures.looked)
         files = [keras.saving.load_model(each.file) for each in (of_one, measures)]
-        assert_same(*map(state, files))
+        assert_same(*map(state_in_order, files))
         # The agent of the program's machine has freed its copies by now, and gets them again.
         dm.evaluate(x, y, batch_size=4, verbose=0)
         dm.fit(x, y, **OPTIONS)
-        assert_same(*map(state, (alone, model)))
+        assert_same(*map(state_in_order, (alone, model)))
     assert nothing_left(network) == []
 
 
@@ -93,7 +89,7 @@ def test_the_state_of_a_model_without_values_stays_on_the_machines(network, monk
         dm.fit(x, y, **OPTIONS)
         dm.save(tmp_path / "between.keras")
         read = keras.saving.load_model(tmp_path / "between.keras")
-        assert_same(*map(state, (alone, read)))
+        assert_same(*map(state_in_order, (alone, read)))
         assert dm.evaluate(x, y, verbose=0) == pytest.approx(alone.evaluate(x, y, verbose=0), rel=1e-12)
         np.testing.assert_allclose(model(x).numpy(), alone(x).numpy(), rtol=0, atol=1e-12)  # the kernel comes home
         dm.strategy = "AllReduce"
@@ -103,6 +99,6 @@ def test_the_state_of_a_model_without_values_stays_on_the_machines(network, monk
     assert held(model) < 0.01 * STATE
     alone.fit(x, y, **OPTIONS)
     model.fit(x, y, **OPTIONS)
-    assert_same(*map(state, (alone, model)))
+    assert_same(*map(state_in_order, (alone, model)))
     assert held(model) >= STATE
     assert nothing_left(network) == []

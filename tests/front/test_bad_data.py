@@ -27,8 +27,7 @@ def test_a_dataset_that_ends_early_warns_as_keras_does():
         data = even_data()
         dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(BATCH)
         with pytest.warns(UserWarning, match="ran out of data"):
-            history = front.fit(dataset, steps_per_epoch=2, epochs=3, shuffle=False, verbose=0).history
-        return history
+            return front.fit(dataset, steps_per_epoch=2, epochs=3, shuffle=False, verbose=0).history
 
     assert_equal_training(DENSE, program, replicas=2)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.runtime.local.session import LocalSession
 from autodist_core.strategy import PS
-from tests.support.compare import assert_same, flat, in_order, named
+from tests.support.compare import assert_same, flat, named, state_in_order
 from tests.support.layers import Calls
 from tests.support.models import DENSE, even_data
 from tests.support.training import (
@@ -119,7 +119,7 @@ def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
     plain.compile("sgd", "mse", jit_compile=False)
     histories = [each.fit(DATA.x, DATA.y, **QUIET).history for each in (plain, model)]
     assert_same(flat(histories[0]), flat(histories[1]))
-    assert_same(*(in_order(each.weights, each.optimizer.variables) for each in (plain, model)))
+    assert_same(*map(state_in_order, (plain, model)))
 
 
 @pytest.mark.quick("AllReduce-True-writes")

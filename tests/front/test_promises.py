@@ -149,10 +149,8 @@ def test_a_loss_may_take_several_outputs_at_once():
 
 def test_the_state_of_random_layers_is_replica_0s():
     def build():
-        return keras.Sequential(
-            [keras.Input((5,), name="x"), keras.layers.Dropout(0.5, name="drop"), keras.layers.Dense(1, name="out")],
-            name="dropped",
-        )
+        drop, out = keras.layers.Dropout(0.5, name="drop"), keras.layers.Dense(1, name="out")
+        return keras.Sequential([keras.Input((5,), name="x"), drop, out], name="dropped")
 
     def program(front, model):
         fit(front, dense_data())
