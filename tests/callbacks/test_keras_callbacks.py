@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same, named, state_in_order
 from tests.support.ended import Killed, kill
-from tests.support.layers import Does
 from tests.support.models import BATCH, BY_NAME, DENSE, even_data
 from tests.support.recorded import HOOKS, error_of
 from tests.support.training import (
@@ -293,10 +292,12 @@ def test_nan_ends_a_training_in_the_middle_of_an_epoch(raises):
     assert seen[0] == seen[1] and found == ([0, [0]] if raises else [1, [0, 1]]) and ("NaN" in said) == raises
 
 
-def _summarized(x: tf.Tensor) -> tf.Tensor:
-    """Writes a summary."""
-    tf.summary.scalar("mean", tf.reduce_mean(x), step=0)
-    return x
+class Summarized(keras.layers.Layer):
+    """Writes a summary in its call."""
+
+    def call(self, x):
+        tf.summary.scalar("mean", tf.reduce_mean(x), step=0)
+        return x
 
 
 @pytest.mark.long
@@ -338,7 +339,7 @@ def test_tensorboard(folders, tmp_path):
     tags = "epoch_learning_rate", "steps_per_second", "kernel/image", "train keras", "evaluation_loss_vs_iterations"
     for said in tags:
         assert any(said in name for name in result), said
-    model = keras.Sequential([keras.Input((5,)), Does(_summarized, "said"), keras.layers.Dense(1)], name="summarized")
+    model = keras.Sequential([keras.Input((5,)), Summarized(name="said"), keras.layers.Dense(1)], name="summarized")
     with distributed(model) as front:
         for callbacks in ([], [CALLBACKS.TensorBoard(tmp_path / "own", update_freq=1)]):
             front.compile("sgd", "mse", jit_compile=False)
