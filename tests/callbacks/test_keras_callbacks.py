@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_equally_trained, assert_same, in_order, named
+from tests.support.compare import assert_equally_trained, assert_same, named, state_in_order
 from tests.support.ended import Killed, kill
 from tests.support.models import BATCH, BY_NAME, DENSE, even_data
 from tests.support.recorded import HOOKS, error_of
@@ -364,8 +364,7 @@ def test_orbax_checkpoints(tmp_path):
             fit(front, heads.data(), epochs=2, callbacks=[best, steps])
         for name in ("best", "steps"):
             loaded = keras.models.load_model(folder / name)
-            assert_same(in_order(model.weights, model.optimizer.variables),
-                        in_order(loaded.weights, loaded.optimizer.variables), tolerance=0.0)  # fmt: skip
+            assert_same(state_in_order(model), state_in_order(loaded), tolerance=0.0)
         with second(loaded) as front:
             outcomes.append(trained(loaded, fit(front, heads.data(), epochs=2)))
     for outcome in outcomes[1:]:

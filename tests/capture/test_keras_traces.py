@@ -30,8 +30,7 @@ def _everything() -> keras.Model:
     hidden = layers.BatchNormalization(name="norm")(layers.Concatenate(name="both")([rows, x]))
     hidden = layers.Dropout(0.3, seed=3, name="drop")(hidden)
     model = keras.Model([ids, x], layers.Dense(1, name="out")(hidden), name="everything")
-    model.compile(keras.optimizers.Adam(0.01, name="adam"), "mse", metrics=["mae"], jit_compile=False)
-    return model
+    return ready(model, keras.optimizers.Adam(0.01, name="adam"), "mse", metrics=["mae"], jit_compile=False)
 
 
 def _everything_data(examples: int = 7) -> tuple[list[np.ndarray], np.ndarray]:
@@ -178,8 +177,7 @@ def test_words_come_with_their_table():
         ids = layers.StringLookup(vocabulary=["red", "green"], name="lookup")(words)
         rows = layers.Flatten(name="flat")(layers.Embedding(3, 2, name="table")(ids))
         model = keras.Model(words, layers.Dense(1, name="out")(rows), name="worded")
-        model.compile(keras.optimizers.SGD(0.5, name="sgd"), "mse", jit_compile=False)
-        return model
+        return ready(model, keras.optimizers.SGD(0.5, name="sgd"), "mse", jit_compile=False)
 
     words = tf.constant(np.array(["red", "green", "pink", "", "red"])[:, None].repeat(2, axis=1))
     y = np.linspace(-1.0, 1.0, 5)[:, None]

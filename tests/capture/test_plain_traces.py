@@ -13,29 +13,13 @@ from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.placement.arrangement import optimizer_state
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import AllReduce
-from tests.capture.plain import (
-    SPECS,
-    TABLE_SPECS,
-    dense_step,
-    dense_variables,
-    descend,
-    gradients_of,
-    spec_of,
-    table_step,
-    table_variables,
-    trace,
-)
-from tests.kernel.graphs import machine, placed, train
+from tests.capture.plain import SPECS, dense_step, dense_variables, descend, gradients_of, spec_of, trace
+from tests.kernel.graphs import dense_item, machine, placed, table_item, train
 from tests.support.compare import assert_same
 
 
-def _dense(times: int = 1) -> GraphItem:
-    variables = dense_variables()
-    return capture(trace(dense_step(variables, times), variables))
-
-
 def test_a_dense_step():
-    item = _dense()
+    item = dense_item()
     assert [(v.name, v.shape, v.dtype, v.trainable, v.is_sparse) for v in item.variables] == [
         ("w", (3, 2), "float64", True, False), ("b", (2,), "float64", True, False)
     ]  # fmt: skip
@@ -51,8 +35,7 @@ def test_a_dense_step():
 
 
 def test_rows():
-    variables = table_variables()
-    item = capture(trace(table_step(variables), variables, TABLE_SPECS))
+    item = table_item()
     assert [(v.name, v.trainable, v.is_sparse) for v in item.variables] == [
         ("table", True, True), ("scale", True, False)
     ]  # fmt: skip
@@ -61,7 +44,7 @@ def test_rows():
 
 
 def test_the_update_is_marked_and_nothing_else():
-    item = _dense(times=2)
+    item = dense_item(times=2)
     marked = {node.name: node.attr["_update"].i for node in item.graph_def.node if "_update" in node.attr}
     writes = [node.name for node in item.graph_def.node if node.op == "AssignSubVariableOp"]
     assert [marked[name] for name in writes] == [0, 0, 1, 1]
@@ -202,7 +185,7 @@ def test_a_weighted_gradient_is_not_weighted_again(weighted: bool):
 
 
 def test_bytes_hold_everything():
-    item = _dense(times=2)
+    item = dense_item(times=2)
     again = GraphItem.deserialize(item.serialize())
     assert again == item and again.serialize() == item.serialize()
     assert replace(again, concat_outputs=True) != item

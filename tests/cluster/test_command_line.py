@@ -8,8 +8,8 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import pytest
@@ -227,11 +227,10 @@ def test_an_agent_that_is_gone_is_closed_without_an_error(monkeypatch):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        killed = threading.Thread(target=serve_and_die, args=(listener,))
-        killed.start()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        killed = pool.submit(serve_and_die, listener)
         agent = ScheduledAgent(*listener.getsockname(), deadline=10)
-        killed.join()
+        killed.result()
     agent.close()
     assert agent.how_it_ended(0).startswith("its agent ended, or the connection to it")
 

@@ -18,7 +18,8 @@ from tests.cluster.hurting import agents, cut, kill, loss_is_noticed, starve, st
 from tests.cluster.over_hosts import OverHosts
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
-from tests.support.models import DENSE, dense_data
+from tests.support.layers import Does
+from tests.support.models import DENSE, dense_data, ready, stacked
 from tests.support.training import compiled, seeded, trained
 from tests.support.waiting import HANGS, until
 
@@ -166,8 +167,7 @@ def frozen_and_trained():
     """Half a megabyte that is never trained, and a few numbers that are."""
     inputs = keras.Input((256,))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(256, trainable=False, name="frozen")(inputs)))
-    model.compile(keras.optimizers.Adam(name="adam"), "mse")
-    return model
+    return ready(model, keras.optimizers.Adam(name="adam"), "mse")
 
 
 @pytest.mark.quick("PartitionedPS")
@@ -184,8 +184,7 @@ def test_single_steps_send_only_what_was_changed_and_lose_nothing_between_them(n
             for _ in range(3):
                 alone.train_on_batch(x, y)
                 front.train_on_batch(x, y)
-            assert_same(named([*alone.weights, *alone.optimizer.variables]),
-                        named([*model.weights, *model.optimizer.variables]))
+            assert_same(trained(alone).state, trained(model).state)
             return network.hosts[0].sent_bytes() - before
 
         assert bytes_of_three_steps() > size
@@ -252,19 +251,15 @@ def test_a_node_without_memory_is_named_and_what_was_trained_is_kept(network):
         fit(hosts.front, epochs=1)
 
 
-class Choosy(keras.layers.Layer):
+def choosy():
     """Refuses numbers that are large."""
 
-    def call(self, x):
+    def refuses(x):
         with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(90.0, x.dtype), "too large")]):
             return tf.identity(x)
 
-
-def choosy():
-    inputs = keras.Input((3,))
-    model = keras.Model(inputs, keras.layers.Dense(1, name="dense")(Choosy()(inputs)))
-    model.compile(keras.optimizers.Adam(name="adam"), "mse")
-    return model
+    layers = [keras.Input((3,)), Does(refuses), keras.layers.Dense(1, name="dense")]
+    return stacked(*layers, optimizer=keras.optimizers.Adam(name="adam"))
 
 
 @pytest.mark.quick("AllReduce")
@@ -288,8 +283,7 @@ def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(net
             assert_same(named(alone.weights), named(model.weights))
             for either in (alone, front):
                 either.fit(x, y, batch_size=6, verbose=0, shuffle=False)
-        assert_same(named(alone.weights), named(model.weights))
-        assert_same(named(alone.optimizer.variables), named(model.optimizer.variables))
+        assert_same(trained(alone).state, trained(model).state)
         # TensorFlow's collectives over several servers end for good, or wait for ever, once a step of theirs failed.
         assert (agents(network.hosts[1]) == servers) == survives
 

@@ -11,9 +11,12 @@ from autodist_core.runtime.recovery.on_disk import OnDisk
 from autodist_keras import DistributedModel, without_values
 from tests.cluster.over_hosts import nothing_left
 from tests.conftest import OF_KERAS
-from tests.support.compare import assert_same, in_order
+from tests.support.compare import assert_same, in_order, state_in_order
+
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
 
 WIDTH = 400
+OPTIONS = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
 STATE = 2 * 8 * WIDTH**2
 """The bytes of the kernel and of its momentum. Each of them has more than 1 MiB."""
 
@@ -53,57 +56,49 @@ class Measures(keras.callbacks.Callback):
             self.model.weights[0].assign(self.looked["0"] / 2)
 
 
-@pytest.mark.usefixtures("float64")
-@pytest.mark.filterwarnings(OF_KERAS)
-def test_the_program_has_no_state_while_machines_have_it(network, known_hosts, monkeypatch, tmp_path):
+def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, tmp_path):
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
     random = np.random.default_rng(3)
     x, y = random.normal(size=(2, 8, WIDTH))
     alone, model, of_one = made(), made(), Measures(tmp_path / "alone.keras")
     measures = Measures(tmp_path / "distributed.keras")
-    options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
-    alone.fit(x, y, callbacks=[of_one], **options)
-    alone.fit(x, y, **options)
+    alone.fit(x, y, callbacks=[of_one], **OPTIONS)
+    alone.fit(x, y, **OPTIONS)
     with DistributedModel(model, network.pair(), "AllReduce") as dm:
-        dm.fit(x, y, callbacks=[measures], **options)
+        dm.fit(x, y, callbacks=[measures], **OPTIONS)
         assert len(measures.found) == 5  # the file was written without the state in this program
         # The agents have described their machines.
         assert [each.verdict for each in dm.plan(x[:4], y[:4]).table.memory] == ["fits"] * 2
         assert max(measures.found) < 0.01 * STATE < STATE <= held(model)
         assert_same(of_one.looked, measures.looked)
         files = [keras.saving.load_model(each.file) for each in (of_one, measures)]
-        assert_same(*(in_order(each.weights, each.optimizer.variables) for each in files))
+        assert_same(*map(state_in_order, files))
         # The agent of the program's machine has freed its copies by now, and gets them again.
         dm.evaluate(x, y, batch_size=4, verbose=0)
-        dm.fit(x, y, **options)
-        assert_same(
-            in_order(alone.weights, alone.optimizer.variables), in_order(model.weights, model.optimizer.variables)
-        )
+        dm.fit(x, y, **OPTIONS)
+        assert_same(*map(state_in_order, (alone, model)))
     assert nothing_left(network) == []
 
 
-@pytest.mark.usefixtures("float64")
-@pytest.mark.filterwarnings(OF_KERAS)
-def test_the_state_of_a_model_without_values_stays_on_the_machines(network, known_hosts, monkeypatch, tmp_path):
+def test_the_state_of_a_model_without_values_stays_on_the_machines(network, monkeypatch, tmp_path):
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
     x, y = np.random.default_rng(3).normal(size=(2, 8, WIDTH))
-    options = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
     alone, model = made(), made(without_values())
     with DistributedModel(model, network.pair(), "PartitionedPS") as dm:
-        alone.fit(x, y, **options)
-        dm.fit(x, y, **options)
+        alone.fit(x, y, **OPTIONS)
+        dm.fit(x, y, **OPTIONS)
         dm.save(tmp_path / "between.keras")
         read = keras.saving.load_model(tmp_path / "between.keras")
-        assert_same(*(in_order(each.weights, each.optimizer.variables) for each in (alone, read)))
+        assert_same(*map(state_in_order, (alone, read)))
         assert dm.evaluate(x, y, verbose=0) == pytest.approx(alone.evaluate(x, y, verbose=0), rel=1e-12)
         np.testing.assert_allclose(model(x).numpy(), alone(x).numpy(), rtol=0, atol=1e-12)  # the kernel comes home
         dm.strategy = "AllReduce"
-        alone.fit(x, y, **options)
-        dm.fit(x, y, **options)
+        alone.fit(x, y, **OPTIONS)
+        dm.fit(x, y, **OPTIONS)
         assert held(model) < 0.01 * STATE
     assert held(model) < 0.01 * STATE
-    alone.fit(x, y, **options)
-    model.fit(x, y, **options)
-    assert_same(in_order(alone.weights, alone.optimizer.variables), in_order(model.weights, model.optimizer.variables))
+    alone.fit(x, y, **OPTIONS)
+    model.fit(x, y, **OPTIONS)
+    assert_same(*map(state_in_order, (alone, model)))
     assert held(model) >= STATE
     assert nothing_left(network) == []

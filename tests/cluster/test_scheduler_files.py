@@ -21,24 +21,10 @@ from tests.support.waiting import until
 DOCKER = ROOT / "docker"
 SECRET = "a secret of the job's own"
 PROGRAMS = {"python": [sys.executable], "autodist": [sys.executable, "-m", "autodist_core"]}
-FIELDS = {
-    "apiGroup", "apiVersion", "app", "backoffLimit", "clusterIP", "command", "containerPort",
-    "containers", "env", "fieldPath", "fieldRef", "hostname", "image", "key", "kind", "labels", "matchLabels",
-    "metadata", "mlPolicy", "name", "numNodes", "podManagementPolicy", "ports", "publishNotReadyAddresses", "replicas",
-    "replicatedJobs", "restartPolicy", "role", "runtimeRef", "secretKeyRef", "selector", "serviceName", "spec",
-    "subdomain", "template", "trainer.kubeflow.org/framework", "trainer.kubeflow.org/trainjob-ancestor-step", "value",
-    "valueFrom",
-}  # fmt: skip
-"""The fields that the schemas of Kubernetes and of Kubeflow Trainer have where the files use them."""
 
 
 def documents(name):
     return list(yaml.safe_load_all((DOCKER / name).read_text()))
-
-
-def keys(value):
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return set(value if isinstance(value, dict) else ()).union(*map(keys, inner))
 
 
 def services():
@@ -171,10 +157,6 @@ def test_the_slurm_script(nodes, network, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"on {nodes} machine" in done.stderr
     assert losses(done.stdout) == alone()
-
-
-def test_the_files_use_fields_that_exist():
-    assert keys(documents("kubernetes.yaml")) | keys(documents("kubeflow.yaml")) == FIELDS
 
 
 def test_the_dockerfile_copies_what_an_installation_needs(tmp_path):

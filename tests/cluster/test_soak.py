@@ -60,8 +60,7 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, tuple[
 
 
 @pytest.mark.long
-def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_hundreds_of_fits_leave_everything_as_it_was(network, known_hosts):
     data = dense_data(24)
     with OverHosts(DENSE, network.pair()) as hosts:
         hosts.compile("adam", "AllReduce")
@@ -75,8 +74,7 @@ def test_hundreds_of_fits_leave_everything_as_it_was(network, monkeypatch):
 
 
 @pytest.mark.long
-def test_clusters_that_come_and_go_leave_nothing(network, monkeypatch):
-    monkeypatch.setenv("HOME", str(network.home))
+def test_clusters_that_come_and_go_leave_nothing(network, known_hosts):
     data = dense_data(24)
     counts = []
     for _ in range(3):

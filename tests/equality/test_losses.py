@@ -8,35 +8,20 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+from tests.support.layers import Adds
 from tests.support.models import EXAMPLES, Data, ReferenceModel, dense_data, dense_model
 from tests.support.steps import OwnLoss
 from tests.support.training import assert_equal_training
 
 
-class AddsMean(layers.Layer):
-    """Adds a scalar: a mean over examples."""
-
-    def call(self, x):
-        self.add_loss(0.3 * ops.mean(ops.square(x)))
-        return x
+def _adds_mean() -> layers.Layer:
+    """A scalar: a mean over examples."""
+    return Adds(lambda x: 0.3 * ops.mean(ops.square(x)))
 
 
-class AddsVector(layers.Layer):
-    """Adds one term an example; Keras sums them."""
-
-    def call(self, x):
-        self.add_loss(0.05 * ops.sum(ops.square(x), axis=-1))
-        return x
-
-
-class AddsSums(layers.Layer):
-    """Adds a sum over the examples as one number, beside a mean, and one for each feature."""
-
-    def call(self, x):
-        self.add_loss(0.01 * ops.sum(ops.square(x)) - 0.3 * ops.mean(x))
-        self.add_loss(0.02 * ops.sum(ops.abs(x)))
-        self.add_loss(0.01 * ops.sum(ops.square(x), axis=0))
-        return x
+def _adds_vector() -> layers.Layer:
+    """One term an example; Keras sums them."""
+    return Adds(lambda x: 0.05 * ops.sum(ops.square(x), axis=-1))
 
 
 class SumsByHand(keras.Sequential):
@@ -63,8 +48,12 @@ def _summed(y_true, y_pred):
 
 
 def _shared() -> keras.Model:
-    """A layer that adds terms, called twice."""
-    adds, x = AddsSums(), keras.Input((5,), name="x")
+    """A layer, called twice, that adds a sum over the examples as one number, beside a mean, and one a feature."""
+    adds = Adds(
+        lambda x: 0.01 * ops.sum(ops.square(x)) - 0.3 * ops.mean(x), lambda x: 0.02 * ops.sum(ops.abs(x)),
+        lambda x: 0.01 * ops.sum(ops.square(x), axis=0),
+    )
+    x = keras.Input((5,), name="x")
     hidden = adds(layers.Dense(6, activation="tanh", kernel_regularizer="l2", name="first")(x))
     return keras.Model(x, layers.Dense(1, name="out")(adds(layers.Dense(4, name="second")(hidden))), name="shared")
 
@@ -150,10 +139,10 @@ CASES = (
     _one("both_regularizers_of_a_weighted_loss",
          lambda: _with(kernel_regularizer=keras.regularizers.L1L2(0.05, 0.1),
                        activity_regularizer=keras.regularizers.L2(0.1)), _weighted, loss=_mse()),
-    _one("added_mean", lambda: _with(AddsMean), dense_data, loss=_mse()),
-    _one("added_vector", lambda: _with(AddsVector), dense_data, loss=_mse()),
+    _one("added_mean", lambda: _with(_adds_mean), dense_data, loss=_mse()),
+    _one("added_vector", lambda: _with(_adds_vector), dense_data, loss=_mse()),
     _one("added_vector_and_regularizer",
-         lambda: _with(AddsVector, kernel_regularizer=keras.regularizers.L2(0.1)), dense_data, loss=_mse()),
+         lambda: _with(_adds_vector, kernel_regularizer=keras.regularizers.L2(0.1)), dense_data, loss=_mse()),
     _one("sum", dense_model, dense_data, loss=_mse(reduction="sum")),
     _one("sum_of_weighted", dense_model, _weighted, loss=_mse(reduction="sum")),
     _one("sum_with_regularizer", lambda: _with(kernel_regularizer=keras.regularizers.L2(0.1)), dense_data,

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce, Parallax
-from tests.support.compare import assert_same, in_order, named
+from tests.support.compare import assert_same, named, state_in_order
 from tests.support.models import BATCH, dense_data, ready, stacked
 from tests.support.training import distributed, seeded, trained
 
@@ -46,7 +46,7 @@ def _data() -> tuple[np.ndarray, np.ndarray]:
 
 def _same_bits(one: keras.Model, other: keras.Model) -> bool:
     """Whether two models hold the same, whatever their variables are called: loading may change the paths."""
-    values, again = (in_order(model.weights, model.optimizer.variables) for model in (one, other))
+    values, again = map(state_in_order, (one, other))
     return values.keys() == again.keys() and all(np.array_equal(values[name], again[name]) for name in values)
 
 

@@ -10,7 +10,8 @@ from keras import ops
 
 from autodist_core import whole_batch
 from autodist_keras.losses import WholeBatch
-from tests.support.models import stacked
+from tests.support.layers import Does
+from tests.support.models import ready, stacked
 from tests.support.steps import OwnLoss
 from tests.support.training import assert_equal_training, distributed, seeded
 
@@ -104,16 +105,14 @@ def with_unreduced_losses():
         "none": WholeBatch(squares(reduction="none")), "of_none": WholeBatch(squares(reduction=None)),
         "own": Unreduced(lambda *pair: ops.mean(ops.square(ops.subtract(*whole_batch(pair))), axis=-1)),
     }
-    network = keras.Model(features, {name: keras.layers.Dense(4, name=name)(features) for name in losses})
-    network.compile("sgd", losses)
-    return network
+    heads = {name: keras.layers.Dense(4, name=name)(features) for name in losses}
+    return ready(keras.Model(features, heads), "sgd", losses)
 
 
 def means():
     """Three numbers, each a mean over the examples."""
     network = model(Unreduced(lambda labels, values: ops.mean(ops.square(labels - values)) * ops.ones(3)))
-    network.compile("sgd", network.loss)
-    return network
+    return ready(network, "sgd", network.loss)
 
 
 def fitted_heads(front, model):
@@ -215,8 +214,7 @@ def test_a_loss_of_a_step_of_its_own_is_exact_and_has_no_note():
             keras.Input((FEATURES,)), keras.layers.Dense(8, use_bias=False),
             keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(4, use_bias=False),
         ])
-        network.compile("adam", of_whole_batch)
-        return network
+        return ready(network, "adam", of_whole_batch)
 
     assert_equal_training(own_step, strategy="AllReduce", replicas=3, program=fitted())
     x, y, _ = examples()
@@ -224,18 +222,13 @@ def test_a_loss_of_a_step_of_its_own_is_exact_and_has_no_note():
         assert "not exact" not in str(front.plan(x[:9], y[:9]))
 
 
-class Neighbours(keras.layers.Layer):
-    def call(self, inputs, numbers):
-        return inputs - tf.reduce_mean(tf.gather(whole_batch(inputs), numbers), axis=1)
-
-
 def test_rows_of_the_whole_batch_by_numbers_that_come_with_it_are_one_devices():
     def build():
         x, numbers = keras.Input((FEATURES,)), keras.Input((2,), dtype="int32")
         hidden = keras.layers.Dense(8, activation="tanh", name="first")(x)
-        network = keras.Model([x, numbers], keras.layers.Dense(4, name="last")(Neighbours()(hidden, numbers)))
-        network.compile("adam", "mse", jit_compile=False)
-        return network
+        apart = Does(lambda given: given[0] - tf.reduce_mean(tf.gather(whole_batch(given[0]), given[1]), axis=1))
+        last = keras.layers.Dense(4, name="last")(apart([hidden, numbers]))
+        return ready(keras.Model([x, numbers], last), "adam", "mse", jit_compile=False)
 
     def program(front, network):
         x, y, _ = examples()

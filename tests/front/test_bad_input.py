@@ -13,7 +13,9 @@ from autodist_core.errors import CaptureError, ResourceSpecError
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, named
+from tests.support.layers import Does
 from tests.support.models import DENSE, dense_data, ready, stacked
+from tests.support.own_models import OneLayer
 from tests.support.training import QUIET, compiled, distributed, seeded
 
 # What is wrapped, and on what
@@ -184,15 +186,11 @@ def test_a_fixed_batch_size_is_refused_by_the_plan_as_by_fit():
                 call(data.x, data.y)
 
 
-class OfEight(keras.Model):
+class OfEight(OneLayer):
     """Computes on batches of eight examples only."""
 
-    def __init__(self, fixed):
-        super().__init__(name="of_eight")
-        self.dense, self.fixed = keras.layers.Dense(1), fixed
-
-    def call(self, inputs):
-        return self.dense(self.fixed(inputs))
+    def call(self, x):
+        return self.dense(self.fixed(x))
 
 
 GRAPHS = {
@@ -213,21 +211,11 @@ WITHIN = {
 }
 
 
-class Lambda(keras.layers.Layer):
-    def __init__(self, function, **named):
-        super().__init__(**named)
-        self.function = function
-
-    def call(self, x, edges):
-        return self.function(x, edges)
-
-
 def _network(function) -> keras.Model:
     x, edges = keras.Input((5,)), keras.Input((2,), dtype="int32")
-    taken = Lambda(function, name="taken")(keras.layers.Dense(5)(x), edges)
+    taken = Does(lambda given: function(*given), "taken")([keras.layers.Dense(5)(x), edges])
     model = keras.Model([x, edges], keras.layers.Dense(1)(keras.layers.Reshape((-1,))(taken)))
-    model.compile("sgd", "mse", jit_compile=False)
-    return model
+    return ready(model, "sgd", "mse", jit_compile=False)
 
 
 def _graph():
@@ -270,8 +258,9 @@ def test_numbers_that_stay_within_an_example_or_the_slice_are_not_refused(take):
     (lambda x: tf.eye(8, dtype=x.dtype) @ x, "MatMul"),
 ], ids=["reshaped", "added", "multiplied"])  # fmt: skip
 def test_an_operation_on_batches_of_one_size_is_refused_before_training(fixed, operation):
-    data, model = dense_data(16), ready(OfEight(fixed), "sgd", "mse", jit_compile=False)
-    expected = rf"{operation} \(of_eight.*\) in the training step fixes how many .*2 replicas .*-1 in the shape"
+    data, model = dense_data(16), ready(OfEight(), "sgd", "mse", jit_compile=False)
+    model.fixed = fixed
+    expected = rf"{operation} \(own.*\) in the training step fixes how many .*2 replicas .*-1 in the shape"
     with distributed(model) as front:
         for call in (front.plan, partial(front.fit, batch_size=8, verbose=0)):
             with pytest.raises(CaptureError, match=expected):

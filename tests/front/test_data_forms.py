@@ -7,10 +7,7 @@ import tensorflow as tf
 
 from tests.support.made_data import Batches
 from tests.support.models import BY_NAME, DENSE, ReferenceModel, dense_data, ready
-from tests.support.training import (
-    assert_equal_training,
-    distributed,
-)
+from tests.support.training import assert_equal_training, distributed
 
 WEIGHTS = np.linspace(0.2, 2.0, 22)
 

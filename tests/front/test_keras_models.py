@@ -197,8 +197,7 @@ class Untrained(OneLayer):
     """A `compute_loss` without the argument `training`, and no targets."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
-        loss = super().compute_loss(x, y, y_pred, sample_weight)
-        return loss
+        return super().compute_loss(x, y, y_pred, sample_weight)
 
     def call(self, x):
         predicted = self.dense(x)

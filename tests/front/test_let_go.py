@@ -31,8 +31,7 @@ class Saturating(keras.layers.Layer):
 def _with_custom_gradient() -> keras.Model:
     inputs = keras.Input((5,))
     model = keras.Model(inputs, keras.layers.Dense(1)(Saturating()(keras.layers.Dense(4)(inputs))))
-    model.compile("adam", "mse", metrics=["mae"], jit_compile=False)
-    return model
+    return ready(model, "adam", "mse", metrics=["mae"], jit_compile=False)
 
 
 def _own_step() -> keras.Model:

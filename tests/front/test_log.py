@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core import AutoDist, ResourceSpec, distribute, log
+from tests.support.layers import Does
 from tests.support.models import DENSE, dense_data, stacked
 from tests.support.training import compiled, distributed
 from tests.support.waiting import until
@@ -113,19 +114,16 @@ def test_a_stage_that_takes_long_says_what_is_done_while_it_goes_on(capsys):
     assert not capsys.readouterr().err
 
 
-class _Slow(keras.layers.Layer):
-    """Takes long to trace, and nothing to run."""
-
-    def call(self, x):
+@pytest.mark.long
+def test_a_capture_that_takes_long_says_so(capsys):
+    def slow(x):
+        """Takes long to trace, and nothing to run."""
         if not tf.executing_eagerly():
             time.sleep(2.2)
         return x
 
-
-@pytest.mark.long
-def test_a_capture_that_takes_long_says_so(capsys):
     def model():
-        return stacked(keras.Input((3,)), keras.layers.Dense(1), _Slow())
+        return stacked(keras.Input((3,)), keras.layers.Dense(1), Does(slow))
 
     with unconfigured(), distributed(compiled(model)) as front:
         capsys.readouterr()

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import keras
@@ -13,37 +14,26 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.strategy import PS, Parallax, PartitionedPS, PSLoadBalancing
-from tests.support.compare import assert_same, in_order
+from tests.support.compare import assert_same
+from tests.support.layers import Calls
 from tests.support.models import BY_NAME, DENSE, dense_data, stacked
-from tests.support.training import assert_equal_training, compiled, distributed
+from tests.support.training import assert_equal_training, compiled, distributed, seeded, trained
 
 WIDTH = 3
 
 
-class Calls(keras.layers.Layer):
-    """Calls a function with the rows of a replica, and passes them on."""
-
-    def __init__(self, function: Callable) -> None:
-        super().__init__()
-        self.function = function
-
-    def call(self, x):
-        def called(rows):
-            self.function(rows)
-            return rows
-
-        found = tf.py_function(called, [x], x.dtype)
-        found.set_shape(x.shape)
-        return tf.stop_gradient(found) * 0.0 + x
-
-
 def _linear(optimizer="sgd", first: Sequence[keras.layers.Layer] = ()) -> keras.Model:
     """Its loss is linear in the weights, so that gradients do not depend on how old these are."""
-    layers = [keras.Input((WIDTH,), name="x"), *first,
-              keras.layers.Dense(2, use_bias=False, name="out")]  # fmt: skip
-    model = keras.Sequential(layers, name="linear")
-    model.compile(optimizer, lambda y_true, y_pred: keras.ops.mean(y_true * y_pred, axis=-1), jit_compile=False)
-    return model
+    layers = [keras.Input((WIDTH,), name="x"), *first, keras.layers.Dense(2, use_bias=False, name="out")]
+
+    def linear(y_true, y_pred):
+        return keras.ops.mean(y_true * y_pred, axis=-1)
+
+    return stacked(*layers, optimizer=optimizer, loss=linear, name="linear", jit_compile=False)
+
+
+def _two_alike(optimizer: Callable[[], keras.optimizers.Optimizer]) -> list[keras.Model]:
+    return [seeded(lambda: _linear(optimizer())) for _ in range(2)]
 
 
 def _data(batches: int, examples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,15 +89,11 @@ def test_the_bound_is_reached_and_never_passed(bound: int, float64):
 def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(builder, float64):
     x, y = _data(7, 6)
     x, y = x[:-2], y[:-2]
-    expected = _linear(keras.optimizers.Adam(0.1, name="adam"))
-    start = expected.get_weights()
+    expected, model = _two_alike(lambda: keras.optimizers.Adam(0.1, name="adam"))
     _fit(expected, x, y, epochs=2)
-    model = _linear(keras.optimizers.Adam(0.1, name="adam"))
-    model.set_weights(start)
     with distributed(model, replicas=3, strategy=builder) as front:
         _fit(front, x, y, epochs=2)
-    values, found = (in_order(each.weights, each.optimizer.variables) for each in (expected, model))
-    assert_same(values, found)
+    assert_same(trained(expected).state, trained(model).state)
 
 
 @pytest.mark.quick("PSLoadBalancing")
@@ -117,11 +103,8 @@ def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(buil
 def test_asynchronous_updates_are_each_replicas_own_and_none_is_lost(builder, float64):
     """As if every slice had been a batch; the order does not matter where gradients do not depend on weights."""
     x, y = _data(50, 6)
-    expected = _linear()
-    start = expected.get_weights()
+    expected, model = _two_alike(keras.optimizers.SGD)
     _fit(expected, x, y, batch_size=2)
-    model = _linear()
-    model.set_weights(start)
     with distributed(model, replicas=3, strategy=builder) as front:
         _fit(front, x, y)
     assert int(model.optimizer.iterations.numpy()) == 150
@@ -260,9 +243,7 @@ def test_a_single_batch_returns_its_own_loss(float64):
 
 def test_batches_of_two_kinds_in_turns_wait_for_each_other(float64):
     x, y = _data(8, 6)
-    expected = _linear(keras.optimizers.Adam(0.1, name="adam"))
-    model = _linear(keras.optimizers.Adam(0.1, name="adam"))
-    model.set_weights(expected.get_weights())
+    expected, model = _two_alike(lambda: keras.optimizers.Adam(0.1, name="adam"))
     with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:
         for number in range(8):
             rows = slice(6 * number, 6 * number + 6)
@@ -312,9 +293,7 @@ def test_a_failure_that_another_thread_meets_when_it_looks_is_the_trainings():
 
     def look(batch, logs):
         if batch == 2:
-            thread = threading.Thread(target=lambda: seen.append(model.optimizer.iterations.numpy()))
-            thread.start()
-            thread.join(20)
+            ThreadPoolExecutor().submit(lambda: seen.append(model.optimizer.iterations.numpy())).result(20)
 
     meanwhile = keras.callbacks.LambdaCallback(on_train_batch_end=look)
     with distributed(model, strategy=PS(staleness=2)) as front:

@@ -76,8 +76,7 @@ def layers_of_each_type(optimizer):
     inputs = keras.Input((3,))
     policies = [*ROUNDING, "mixed_float16", "mixed_bfloat16"]
     model = keras.Model(inputs, [keras.layers.Dense(1, dtype=policy, name=policy)(inputs) for policy in policies])
-    model.compile(optimizer, "mse")
-    return model
+    return ready(model, optimizer, "mse")
 
 
 @pytest.mark.quick("adam-1")

@@ -4,6 +4,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import keras
@@ -14,7 +15,8 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.runtime.local.session import LocalSession
 from autodist_core.strategy import PS
-from tests.support.compare import assert_same, flat, in_order, named
+from tests.support.compare import assert_same, flat, named, state_in_order
+from tests.support.layers import Calls
 from tests.support.models import DENSE, even_data
 from tests.support.training import (
     QUIET,
@@ -29,6 +31,11 @@ from tests.support.training import (
 DATA = even_data()
 BATCHES = [slice(first, first + 7) for first in (0, 7, 14)]
 BY_STRATEGY = pytest.mark.parametrize("builder, shares", [("AllReduce", True), ("AllReduce", False), ("PS", False)])
+
+
+def _elsewhere(call: Callable[[], object]) -> None:
+    """Call in another thread, and wait."""
+    ThreadPoolExecutor().submit(call).result()
 
 
 def _at(event: str, action: Callable[[int], None]) -> keras.callbacks.Callback:
@@ -112,23 +119,7 @@ def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
     plain.compile("sgd", "mse", jit_compile=False)
     histories = [each.fit(DATA.x, DATA.y, **QUIET).history for each in (plain, model)]
     assert_same(flat(histories[0]), flat(histories[1]))
-    plain_state, state = (in_order(each.weights, each.optimizer.variables) for each in (plain, model))
-    assert_same(plain_state, state)
-
-
-class _Calls(keras.layers.Layer):
-    """Calls a function from within the step, in a thread of TensorFlow's."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        super().__init__()
-        self._function = function
-
-    def call(self, x):
-        def called() -> np.ndarray:
-            self._function()
-            return np.zeros(())
-
-        return x + tf.stop_gradient(tf.reshape(tf.numpy_function(called, [], tf.float64), ()))
+    assert_same(*map(state_in_order, (plain, model)))
 
 
 @pytest.mark.quick("AllReduce-True-writes")
@@ -144,7 +135,7 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
         assert looked.wait(30)
 
     base = seeded(DENSE.build)
-    model = keras.Sequential([*base.layers[:1], _Calls(wait), *base.layers[1:]])
+    model = keras.Sequential([*base.layers[:1], Calls(lambda rows: wait()), *base.layers[1:]])
     model.build(base.input_shape)
     model.compile(**DENSE.compile_arguments("adam"))
     rate = model.optimizer.learning_rate
@@ -159,21 +150,28 @@ def test_a_look_from_another_thread_in_the_middle_of_a_step_loses_nothing(builde
                     rate.assign(0.002)
                 looked.set()
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        with distributed(model, strategy=builder, share_memory=shares) as front:
-            for rows in BATCHES:
-                looked.clear()
-                front.train_on_batch(DATA.x[rows], DATA.y[rows])
-    finally:
-        over.set()
-        thread.join()
+    with _beside(look, over), distributed(model, strategy=builder, share_memory=shares) as front:
+        for rows in BATCHES:
+            looked.clear()
+            front.train_on_batch(DATA.x[rows], DATA.y[rows])
     for rows in BATCHES:
         plain.train_on_batch(DATA.x[rows], DATA.y[rows])
         if writes:
             plain.optimizer.learning_rate = 0.002
     assert_same(trained(plain).state, trained(model).state)
+
+
+@contextlib.contextmanager
+def _beside(function: Callable[[], None], over: threading.Event, count: int = 1):
+    """So many threads run a function until they are told that it is over; what it raises is raised here."""
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(function) for _ in range(count)]
+        try:
+            yield
+        finally:
+            over.set()
+    for each in running:
+        each.result()
 
 
 @contextlib.contextmanager
@@ -186,16 +184,11 @@ def _readers(model: keras.Model, count: int):
             for variable in (*model.weights, *model.optimizer.variables):
                 variable.numpy()
 
-    threads = [threading.Thread(target=read) for _ in range(count)]
     sys.setswitchinterval(1e-6)
     try:
-        for thread in threads:
-            thread.start()
-        yield
+        with _beside(read, over, count):
+            yield
     finally:
-        over.set()
-        for thread in threads:
-            thread.join()
         sys.setswitchinterval(before)
 
 
@@ -233,7 +226,7 @@ def test_no_update_is_lost_to_threads_that_look_while_replicas_run_ahead(strateg
 def test_python_in_a_step_may_look_at_a_weight(strategy, shares):
     """And sees what the step has, where no step is ahead of another."""
     base, plain, seen, before = seeded(DENSE.build), compiled(DENSE), [], []
-    model = keras.Sequential([_Calls(lambda: seen.append(base.layers[-1].kernel.numpy())), *base.layers])
+    model = keras.Sequential([Calls(lambda rows: seen.append(base.layers[-1].kernel.numpy())), *base.layers])
     model.build(base.input_shape)
     model.compile(**DENSE.compile_arguments("adam"))
     seen.clear()
@@ -259,12 +252,9 @@ def test_of_two_threads_that_call_at_once_one_is_refused():
         except SessionError as error:
             answers.append(str(error))
 
-    with distributed(model) as front:
-        threads = [threading.Thread(target=fit) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with distributed(model) as front, ThreadPoolExecutor() as pool:
+        for _ in range(2):
+            pool.submit(fit)
     assert sorted(answers) == ["this DistributedModel is training in another thread; one call at a time.", "trained"]
     for each in (plain, plain, model):
         each.fit(DATA.x, DATA.y, epochs=1, **QUIET)
@@ -282,9 +272,7 @@ def test_the_plain_models_methods_in_other_threads_and_verify_are_refused_while_
                 refusals.append(str(error))
 
     def meanwhile(batch: int):
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
+        _elsewhere(call)
         with pytest.raises(SessionError, match=r"^this DistributedModel is training: verify afterwards\.$"):
             front.verify(DATA.x, DATA.y)
 
@@ -304,18 +292,13 @@ def test_a_function_is_traced_on_a_weight_that_another_thread_was_shown():
 
     def meanwhile(batch: int):
         if batch == 1:
-            thread = threading.Thread(target=kernel.numpy)
-            thread.start()
-            thread.join()
+            _elsewhere(kernel.numpy)
         if batch == 2:
             seen.append(tf.function(lambda: kernel + 0.0)().numpy())
 
     plain.fit(DATA.x, DATA.y, epochs=1, **QUIET)
     with distributed(model) as front:
-        front.fit(
-            DATA.x, DATA.y, epochs=1, **QUIET,
-            callbacks=[_at("on_train_batch_end", meanwhile)],
-        )
+        front.fit(DATA.x, DATA.y, epochs=1, callbacks=[_at("on_train_batch_end", meanwhile)], **QUIET)
     assert_same({"kernel": plain.layers[0].kernel.numpy()}, {"kernel": seen[0]})
 
 

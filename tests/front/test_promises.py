@@ -6,14 +6,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import (
-    TOLERANCE,
-    assert_same,
-    relative_error,
-)
+from tests.support.compare import TOLERANCE, assert_same, relative_error
+from tests.support.layers import Does
 from tests.support.made_data import Batches
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, dense_model, ready, stacked
-from tests.support.plans import Does, headed
+from tests.support.plans import headed
 from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import (
     QUIET,
@@ -152,10 +149,8 @@ def test_a_loss_may_take_several_outputs_at_once():
 
 def test_the_state_of_random_layers_is_replica_0s():
     def build():
-        return keras.Sequential(
-            [keras.Input((5,), name="x"), keras.layers.Dropout(0.5, name="drop"), keras.layers.Dense(1, name="out")],
-            name="dropped",
-        )
+        drop, out = keras.layers.Dropout(0.5, name="drop"), keras.layers.Dense(1, name="out")
+        return keras.Sequential([keras.Input((5,), name="x"), drop, out], name="dropped")
 
     def program(front, model):
         fit(front, dense_data())

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same, named
+from tests.support.layers import Does
 from tests.support.models import DENSE, ReferenceModel, dense_data, even_data, ready
 from tests.support.steps import OwnLoss, OwnStep
 from tests.support.training import QUIET, assert_equal_training, distributed, seeded
@@ -110,22 +111,17 @@ def test_gradients_of_python_are_refused_on_several_replicas(where: str):
     assert all(map(np.array_equal, plain.get_weights(), model.get_weights()))
 
 
-class LooksPython(keras.layers.Layer):
+def test_python_that_nothing_is_derived_from_trains_on_several_replicas():
     """What Python computes is looked at, not differentiated, in a scope with a misleading name."""
 
-    def call(self, x):
+    def looks(x):
         with tf.name_scope("image_gradients"):
             squared = tf.py_function(lambda rows: rows**2, [x], x.dtype)
             return x + tf.stop_gradient(tf.ensure_shape(squared, x.shape))
 
-    def compute_output_shape(self, shape):
-        return shape
-
-
-def test_python_that_nothing_is_derived_from_trains_on_several_replicas():
     def build() -> keras.Model:
         dense = keras.layers.Dense
-        return keras.Sequential([keras.Input((5,)), dense(3), LooksPython(), dense(1)])
+        return keras.Sequential([keras.Input((5,)), dense(3), Does(looks), dense(1)])
 
     assert_equal_training(ReferenceModel("looks", build, dense_data, DENSE.settings), optimizer="sgd")
 

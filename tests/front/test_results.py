@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same
+from tests.support.layers import Adds
 from tests.support.models import DENSE, Data, ReferenceModel, dense_data, ready
 from tests.support.steps import OwnStep, ReadsAMetric
 from tests.support.training import assert_equal_training, distributed, seeded, train_distributed, train_plain
@@ -110,24 +111,17 @@ def test_what_cannot_be_joined_is_named_in_the_plan():
         assert [("added up" in note) for note in notes] == [name != "above" for name in sorted(names)]
 
 
-class OfUnknownRank(keras.layers.Layer):
-    """Adds a term to the loss of which TensorFlow does not know the rank while tracing."""
-
-    def __init__(self, scalar: bool, **kwargs):
-        super().__init__(**kwargs)
-        self.scalar = scalar
-
-    def call(self, x):
-        term = tf.reduce_mean(tf.square(x), axis=None if self.scalar else -1)
-        self.add_loss(tf.compat.v1.placeholder_with_default(term, None))
-        return x
-
-
 @pytest.mark.parametrize("scalar", [True, False], ids=["one_number", "one_for_each_example"])
 def test_a_term_of_unknown_rank_counts_as_what_it_is(scalar: bool):
+    """TensorFlow does not know the rank while tracing."""
+
+    def term(x):
+        value = tf.reduce_mean(tf.square(x), axis=None if scalar else -1)
+        return tf.compat.v1.placeholder_with_default(value, None)
+
     def build():
         dense = [keras.layers.Dense(4, activation="tanh", name="first"), keras.layers.Dense(1, name="second")]
-        layers = [keras.Input((5,), name="x"), dense[0], OfUnknownRank(scalar, name="adds"), dense[1]]
+        layers = [keras.Input((5,), name="x"), dense[0], Adds(term, name="adds"), dense[1]]
         return keras.Sequential(layers, name="unknown_rank")
 
     def program(front, model):

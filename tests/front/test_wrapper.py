@@ -13,7 +13,7 @@ import tensorflow as tf
 from autodist_core.runtime.kept_arrays import KEPT_VARIABLE
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
-from tests.support.compare import assert_same, in_order
+from tests.support.compare import assert_same, state_in_order
 from tests.support.models import BY_NAME, DENSE, dense_data, even_data
 from tests.support.training import QUIET, compiled, distributed, seeded
 
@@ -108,11 +108,6 @@ def test_the_plan_says_what_is_guessed_without_a_batch():
         assert note not in front.plan()
 
 
-def _state(model: keras.Model) -> dict[str, np.ndarray]:
-    """The model's state without names, which Keras changes when it copies a model."""
-    return in_order(model.weights, model.optimizer.variables)
-
-
 @pytest.mark.quick("pickle")
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda front: pickle.loads(pickle.dumps(front))], ids=["deepcopy", "pickle"]
@@ -126,7 +121,7 @@ def test_a_copy_trains_on_as_the_original_does(copied):
             assert other.model is not front.model
             for each in (front, other):
                 each.fit(data.x, data.y, **QUIET)
-            assert_same(_state(front.model), _state(other.model), tolerance=0.0)
+            assert_same(state_in_order(front.model), state_in_order(other.model), tolerance=0.0)
             assert_same(front.compressor_state().values, other.compressor_state().values, tolerance=0.0)
 
 
@@ -169,7 +164,7 @@ def test_what_is_put_in_the_place_of_the_models_fit_may_come_back_to_the_wrapper
             assert len(fit(data.x, data.y, epochs=3, **QUIET).history["loss"]) == 3
     for _ in range(2):
         plain.fit(data.x, data.y, epochs=3, **QUIET)
-    assert_same(_state(plain), _state(model))
+    assert_same(state_in_order(plain), state_in_order(model))
 
 
 def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():
@@ -193,4 +188,4 @@ def test_a_shallow_copy_is_a_second_wrapper_around_the_model():
         for each in (front, other):
             each.fit(data.x, data.y, **QUIET)
         assert other.model is model
-    assert_same(_state(alone), _state(model))
+    assert_same(state_in_order(alone), state_in_order(model))

@@ -13,15 +13,7 @@ from autodist_core.runtime.local.session import LocalSession
 from autodist_core.step.naming import node_of
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
-from tests.capture.plain import (
-    SPECS,
-    TABLE_SPECS,
-    dense_step,
-    dense_variables,
-    table_step,
-    table_variables,
-    trace,
-)
+from tests.capture.plain import SPECS, TABLE_SPECS, dense_step, dense_variables, table_step, table_variables, trace
 
 
 def dense_item(times: int = 1, **dtypes: Any) -> GraphItem:

@@ -16,6 +16,7 @@ from tests.equality.test_optimizers import OPTIMIZERS, REFERENCES
 from tests.kernel.graphs import ancestors, compiled, machine, placed
 from tests.support.compare import assert_same, named
 from tests.support.graphs import captured
+from tests.support.layers import Does
 from tests.support.models import BY_NAME, DENSE, MODELS, TWICE, dense_data, ready, stacked
 from tests.support.training import assert_equal_training, distributed, fit, seeded
 
@@ -70,17 +71,12 @@ def test_one_replica_draws_what_plain_keras_draws_under_xla():
     assert_equal_training(_drawing, lambda front, model: fit(front, dense_data(), epochs=2), replicas=1)
 
 
-class _Words(keras.layers.Layer):
-    """Turns numbers into strings and back, which XLA cannot do."""
-
-    def call(self, x):
-        return x + 0.1 * tf.strings.to_number(tf.strings.as_string(tf.round(x)), x.dtype)
-
-
 def _with_words() -> keras.Model:
+    """Numbers become strings and numbers again, which XLA cannot do."""
     layers = keras.layers
+    words = Does(lambda x: x + 0.1 * tf.strings.to_number(tf.strings.as_string(tf.round(x)), x.dtype), "words")
     return stacked(
-        keras.Input((5,)), layers.Dense(6, activation="tanh"), _Words(name="words"), layers.Dense(1),
+        keras.Input((5,)), layers.Dense(6, activation="tanh"), words, layers.Dense(1),
         optimizer=keras.optimizers.SGD(0.1), jit_compile=True,
     )
 
@@ -95,26 +91,20 @@ def test_what_xla_cannot_compile_stays_outside_and_is_named_in_the_plan():
         assert not (front.model.get_weights()[0] == before[0]).all()
 
 
-class _RangeOfValue(keras.layers.Layer):
+def _range_of_value(chosen: bool, x: tf.Tensor) -> tf.Tensor:
     """A range whose end depends on values, behind rows that are cut into threes or that are chosen by a value."""
-
-    def __init__(self, chosen: bool) -> None:
-        super().__init__()
-        self.chosen = chosen
-
-    def call(self, x):
-        if self.chosen:
-            x = tf.gather(x, tf.where(x[:, 0] > -1e6)[:, 0])
-        else:
-            x = tf.reshape(tf.reshape(x, [-1, 3, x.shape[1]]) * 1.5, tf.shape(x))
-        end = 3 * tf.reduce_sum(tf.cast(tf.abs(x[:1, :1]) < 1e6, tf.int32))
-        return x + 0.1 * tf.cast(tf.reduce_sum(tf.range(end)), x.dtype)
+    if chosen:
+        x = tf.gather(x, tf.where(x[:, 0] > -1e6)[:, 0])
+    else:
+        x = tf.reshape(tf.reshape(x, [-1, 3, x.shape[1]]) * 1.5, tf.shape(x))
+    end = 3 * tf.reduce_sum(tf.cast(tf.abs(x[:1, :1]) < 1e6, tf.int32))
+    return x + 0.1 * tf.cast(tf.reduce_sum(tf.range(end)), x.dtype)
 
 
 def _with_range(chosen: bool, jit_compile: bool) -> keras.Model:
     layers = keras.layers
     return stacked(
-        keras.Input((5,)), layers.Dense(6, activation="gelu"), _RangeOfValue(chosen),
+        keras.Input((5,)), layers.Dense(6, activation="gelu"), Does(partial(_range_of_value, chosen)),
         layers.Dense(6, activation="gelu"), layers.Dense(1), optimizer=keras.optimizers.SGD(0.1),
         jit_compile=jit_compile,
     )  # fmt: skip
@@ -144,22 +134,20 @@ def test_the_plan_says_which_part_of_the_update_stays_outside():
         assert ("in one with the update without " in note) is outside, note
 
 
-class _Below(keras.layers.Layer):
-    """Asserts that what it is given is small. XLA cannot compile that, and compute goes on around it."""
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_that_raises_changes_nothing_under_xla(replicas: int):
+    """XLA cannot compile the assertion. It needs the forward pass, so a piece runs before it.
 
-    def call(self, x):
+    Weights, slots and metrics are written later.
+    """
+
+    def below(x):
         with tf.control_dependencies([tf.debugging.assert_less(x, tf.cast(50.0, x.dtype))]):
             return tf.identity(x)
 
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_step_that_raises_changes_nothing_under_xla(replicas: int):
-    """The assertion needs the forward pass, so a piece runs before it. Weights, slots and metrics are written later."""
     def build_model():
-        layers = keras.layers
-        model = keras.Sequential([keras.Input((5,)), layers.Dense(6), _Below(), layers.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"], jit_compile=True)
-        return model
+        stack = [keras.Input((5,)), keras.layers.Dense(6), Does(below), keras.layers.Dense(1)]
+        return stacked(*stack, optimizer=keras.optimizers.Adam(0.1), metrics=["mae"], jit_compile=True)
 
     data = dense_data(8)
     with distributed(seeded(build_model), replicas=replicas, share_memory=None) as front:

@@ -10,24 +10,29 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same
+from tests.support.models import ready, stacked
 from tests.support.training import distributed, seeded, trained
 
 BATCH = 8
 layers = keras.layers
 
 
-class Checked(layers.Layer):
+class SameShape(layers.Layer):
+    """A layer that is not called to know the shape of what it returns."""
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+class Checked(SameShape):
     """Refuses large numbers."""
 
     def call(self, x):
         tf.debugging.assert_less(x, tf.constant(100.0, x.dtype), message="too large")
         return tf.identity(x)
 
-    def compute_output_shape(self, shape):
-        return shape
 
-
-class Finite(layers.Layer):
+class Finite(SameShape):
     """Refuses what is not a number, and counts how often it is traced."""
 
     traced = 0
@@ -36,11 +41,8 @@ class Finite(layers.Layer):
         Finite.traced += 1
         return tf.debugging.check_numerics(x, "not finite")
 
-    def compute_output_shape(self, shape):
-        return shape
 
-
-class FailsOnItsWayBack(layers.Layer):
+class FailsOnItsWayBack(SameShape):
     """Looks at large numbers when it is asked for its gradient, and not before."""
 
     def call(self, x):
@@ -49,9 +51,6 @@ class FailsOnItsWayBack(layers.Layer):
     def back(self, upstream, x):
         place = tf.cast(tf.reduce_any(x > 100.0), "int32")
         return upstream * tf.gather(tf.ones(1, upstream.dtype), place)
-
-    def compute_output_shape(self, shape):
-        return shape
 
 
 class LosesARow(FailsOnItsWayBack):
@@ -102,21 +101,7 @@ def _one_if_small(values: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.ones(1), large + never)
 
 
-class LooksUpInAMetric(keras.metrics.Metric):
-    """A metric that fails by what it computes, not by an assertion."""
-
-    def __init__(self):
-        super().__init__(name="looks")
-        self.total = self.add_variable((), initializer="zeros", name="total", aggregation="sum")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.total.assign_add(tf.cast(_one_if_small(y_true), self.total.dtype))
-
-    def result(self):
-        return self.total
-
-
-class Decays(layers.Layer):
+class Decays(SameShape):
     """Has a weight with a loss of its own: its gradient is there before the step has begun."""
 
     def build(self, shape):
@@ -126,23 +111,26 @@ class Decays(layers.Layer):
         self.add_loss(tf.reduce_sum(self.weight**2))
         return x
 
-    def compute_output_shape(self, shape):
-        return shape
 
+class FailsInAMetric(keras.metrics.Metric):
+    """A metric that adds up what a function makes of the targets."""
 
-class Bounded(keras.metrics.Metric):
-    """A metric that raises while it runs."""
-
-    def __init__(self):
-        super().__init__(name="bounded")
+    def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]) -> None:
+        super().__init__(name="fails")
+        self.function = function
         self.total = self.add_variable((), initializer="zeros", name="total", aggregation="sum")
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        with tf.control_dependencies([tf.debugging.assert_less(y_true, tf.constant(50.0, y_true.dtype), "metric")]):
-            self.total.assign_add(tf.reduce_sum(y_pred))
+        self.total.assign_add(tf.cast(self.function(y_true), self.total.dtype))
 
     def result(self):
         return self.total
+
+
+def _bounded(values: tf.Tensor) -> tf.Tensor:
+    """Asserts that numbers are small."""
+    with tf.control_dependencies([tf.debugging.assert_less(values, tf.constant(50.0, values.dtype), "metric")]):
+        return tf.reduce_sum(values)
 
 
 def _dense(
@@ -152,8 +140,7 @@ def _dense(
         stack = [Decays(name="decays"), *(layer.from_config(layer.get_config()) for layer in first)]
         tail = [layers.BatchNormalization(name="norm"), layers.Dense(1, name="out")]
         model = kind([keras.Input((3,), name="x"), *stack, *tail], name="model")
-        model.compile(_adam(), "mse", metrics=metrics() or None, jit_compile=False)
-        return model
+        return ready(model, _adam(), "mse", metrics=metrics() or None, jit_compile=False)
 
     return build
 
@@ -161,9 +148,8 @@ def _dense(
 def _rows() -> keras.Model:
     table = layers.Embedding(4, 2, name="table")
     tail = [layers.Flatten(name="flat"), Decays(name="decays"), layers.Dense(1, name="out")]
-    model = keras.Sequential([keras.Input((3,), dtype="int32", name="x"), table, *tail], name="model")
-    model.compile(_adam(), "mse", jit_compile=False)
-    return model
+    stack = [keras.Input((3,), dtype="int32", name="x"), table, *tail]
+    return stacked(*stack, optimizer=_adam(), name="model", jit_compile=False)
 
 
 def _adam() -> keras.optimizers.Optimizer:
@@ -196,14 +182,16 @@ class Case:
 CASES = {
     "lookup": Case(_rows, r"(?s)1000.*is not in \[0, 4\)", bad_x=1000, ids=True),
     "assertion": Case(_dense(Checked(name="checked")), "too large", bad_x=1000.0),
-    "metric": Case(_dense(metrics=lambda: [Bounded()]), "metric", bad_y=1000.0),
+    "metric": Case(_dense(metrics=lambda: [FailsInAMetric(_bounded)]), "metric", bad_y=1000.0),
     "gradient": Case(
         _dense(layers.Dense(3, name="before"), FailsOnItsWayBack(name="back")), r"(?s)is not in \[0, 1\)", bad_x=1e6
     ),
     "row": Case(_dense(layers.Dense(3, name="before"), LosesARow(name="row")), "(?s)ncompatible", bad_x=1e6),
     "handed in": Case(_dense(layers.Dense(3, name="before"), kind=HandsIn), "(?s)ncompatible", bad_x=1e6),
     "result": Case(_dense(kind=LooksUp), r"(?s)is not in \[0, 1\)", bad_x=1e6),
-    "metric's value": Case(_dense(metrics=lambda: [LooksUpInAMetric()]), r"(?s)is not in \[0, 1\)", bad_y=1e6),
+    "metric's value": Case(
+        _dense(metrics=lambda: [FailsInAMetric(_one_if_small)]), r"(?s)is not in \[0, 1\)", bad_y=1e6
+    ),
     "not a number": Case(_dense(Finite(name="finite")), "not finite", bad_x=np.nan),
 }
 
@@ -258,18 +246,17 @@ def test_after_a_failed_step_the_next_one_simply_runs(builder: str):
     """Also with collectives, of which the replica that failed has begun none."""
     case = CASES["not a number"]
     x, y = case.data()
+    good = [slice(0, BATCH), slice(BATCH, 2 * BATCH)]
     model, plain = seeded(case.build), seeded(case.build)
     with distributed(model, strategy=builder, replicas=2) as front, distributed(plain) as other:
         with pytest.raises(tf.errors.InvalidArgumentError, match=case.message) as failure:
             front.train_on_batch(x[2 * BATCH :], y[2 * BATCH :])
         assert "\nThis happened on localhost:CPU:1, during training step 1 with examples" in str(failure.value)
         before = Finite.traced
-        for batch in range(2):
-            rows = slice(batch * BATCH, (batch + 1) * BATCH)
+        for rows in good:
             front.train_on_batch(x[rows], y[rows])
         assert Finite.traced == before
-        for batch in range(2):
-            rows = slice(batch * BATCH, (batch + 1) * BATCH)
+        for rows in good:
             other.train_on_batch(x[rows], y[rows])
         assert_same(trained(plain).state, trained(model).state)
 

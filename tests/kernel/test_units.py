@@ -19,6 +19,7 @@ from autodist_core.strategy import AllReduce
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.tracing import trace_step
 from tests.kernel.graphs import table_item, tables_item
+from tests.support.layers import Does
 from tests.support.models import stacked
 from tests.support.strategies import BUILDERS, strategy_named
 
@@ -27,13 +28,6 @@ _LOCAL = re.compile(r"(?<![A-Za-z0-9])local(\d+)(?=$|[/:])")
 _HERE = re.compile(r"(?<![A-Za-z0-9])task_here(?=$|[/:])")
 _CALL = re.compile(r"(machine|replica)(\d+)/own\d+$")
 _SIGNAL = re.compile(r"(?:^|/)(?:signal/|returned/|signal\d+_\d+$)")
-
-
-class _Noise(keras.layers.Layer):
-    """Draws with a seed that TensorFlow keeps as an attribute of the operation."""
-
-    def call(self, x):
-        return x + tf.random.normal(tf.shape(x), seed=3, dtype=x.dtype)
 
 
 class _NoiseInLoop(keras.layers.Dropout):
@@ -46,7 +40,8 @@ class _NoiseInLoop(keras.layers.Dropout):
 DRAWING: dict[str, Callable[[], list[keras.layers.Layer]]] = {
     "no draws": list,
     "dropout": lambda: [keras.layers.Dropout(0.5)],
-    "attribute": lambda: [_Noise()],
+    # A seed that TensorFlow keeps as an attribute of the operation.
+    "attribute": lambda: [Does(lambda x: x + tf.random.normal(tf.shape(x), seed=3, dtype=x.dtype))],
     "loop": lambda: [_NoiseInLoop(0.5)],
 }
 

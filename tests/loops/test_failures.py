@@ -1,6 +1,7 @@
 """What is kept when a loop is interrupted or fails, and which calls are refused while another one runs."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -115,21 +116,19 @@ def test_a_marked_function_within_somebodys_trace_is_refused():
 
 def test_a_second_thread_is_refused_and_the_first_one_goes_on():
     weight, inside, leave = tf.Variable(1.0), threading.Event(), threading.Event()
-    results = []
 
     def wait(x):
         inside.set()
         assert leave.wait(HANGS)
         return x
 
-    with autodist(replicas=1) as front:
+    with autodist(replicas=1) as front, ThreadPoolExecutor() as pool:
 
         @front.function
         def slow(x):
             return tf.reduce_mean(tf.numpy_function(wait, [x], tf.float32)) * weight
 
-        thread = threading.Thread(target=lambda: results.append(float(slow(np.full(3, 2.0, "float32")))))
-        thread.start()
+        result = pool.submit(lambda: float(slow(np.full(3, 2.0, "float32"))))
         assert inside.wait(HANGS)
         try:
             with pytest.raises(SessionError, match="fast is called while slow of the same AutoDist runs"):
@@ -141,8 +140,7 @@ def test_a_second_thread_is_refused_and_the_first_one_goes_on():
                 fast(np.ones(2))
         finally:
             leave.set()
-            thread.join(HANGS)
-        assert results == [2.0]
+        assert result.result(HANGS) == 2.0
         assert fast(np.ones(2)).numpy().tolist() == [1.0, 1.0]
 
 

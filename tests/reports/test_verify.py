@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same, named
+from tests.support.layers import Does
 from tests.support.made_data import Batches
 from tests.support.models import BY_NAME, DENSE, dense_data, ready, stacked
 from tests.support.plans import without_memory
@@ -31,8 +32,7 @@ def test_a_table_of_every_variable_and_the_state_as_before():
 
 def _with(*layers) -> keras.Model:
     model = keras.Sequential([keras.Input((5,)), *layers, *seeded(DENSE.build).layers], name="with_layers")
-    model.compile(**DENSE.compile_arguments("sgd"))
-    return model
+    return ready(model, **DENSE.compile_arguments("sgd"))
 
 
 def _unknown(y, predicted):
@@ -71,18 +71,13 @@ DRAWING = {
     "dropout": lambda: keras.layers.Dropout(0.5, name="layer"),
     "noise": lambda: keras.layers.GaussianNoise(0.5, name="layer"),
     "dropout of features": lambda: keras.layers.Dropout(0.5, noise_shape=(1, 5), name="layer"),
-    "an explicit seed": lambda: Perturbs(lambda x: tf.random.stateless_normal(tf.shape(x), [1, 2], dtype=x.dtype)),
-    "time first": lambda: Perturbs(lambda x: tf.transpose(keras.random.uniform((5, tf.shape(x)[0]), seed=3))),
+    "an explicit seed": lambda: _perturbed(lambda x: tf.random.stateless_normal(tf.shape(x), [1, 2], dtype=x.dtype)),
+    "time first": lambda: _perturbed(lambda x: tf.transpose(keras.random.uniform((5, tf.shape(x)[0]), seed=3))),
 }
 
 
-class Perturbs(keras.layers.Layer):
-    def __init__(self, by):
-        super().__init__(name="layer")
-        self.by = by
-
-    def call(self, x):
-        return x + keras.ops.cast(self.by(x), x.dtype)
+def _perturbed(by) -> keras.layers.Layer:
+    return Does(lambda x: x + keras.ops.cast(by(x), x.dtype), "layer")
 
 
 @pytest.mark.usefixtures("float64")
@@ -110,7 +105,7 @@ def test_xla_draws_other_numbers_and_verify_compares_without_it():
 
 def test_numbers_that_a_loop_over_the_examples_draws_are_each_replicas_own():
     generator = keras.random.SeedGenerator(1)
-    drawn = Perturbs(lambda x: tf.map_fn(lambda row: keras.random.normal((5,), seed=generator, dtype=row.dtype), x))
+    drawn = _perturbed(lambda x: tf.map_fn(lambda row: keras.random.normal((5,), seed=generator, dtype=row.dtype), x))
     data, model = dense_data(), _with(drawn)
     with distributed(model) as front:
         table = front.verify(data.x, data.y)
@@ -121,10 +116,9 @@ def test_numbers_that_a_loop_over_the_examples_draws_are_each_replicas_own():
 def _heads(loss):
     """A head with draws that TensorFlow cannot repeat, and another one."""
     x = keras.Input((5,))
-    drawn = Perturbs(lambda x: tf.random.normal(tf.shape(x), seed=4))(keras.layers.Dense(3, name="first")(x))
+    drawn = _perturbed(lambda x: tf.random.normal(tf.shape(x), seed=4))(keras.layers.Dense(3, name="first")(x))
     model = keras.Model(x, [keras.layers.Dense(1, name="a")(drawn), keras.layers.Dense(1, name="b")(x)])
-    model.compile("sgd", ["mse", loss], jit_compile=False)
-    return model
+    return ready(model, "sgd", ["mse", loss], jit_compile=False)
 
 
 def test_a_note_excuses_only_the_variables_that_it_can_reach():

@@ -54,6 +54,11 @@ def in_order(*variables: Iterable) -> dict[str, np.ndarray]:
     return {str(index): variable.numpy() for index, variable in enumerate(chain(*variables))}
 
 
+def state_in_order(model: Any) -> dict[str, np.ndarray]:
+    """The weights and the optimizer's variables by position."""
+    return in_order(model.weights, model.optimizer.variables)
+
+
 def flat(values: Any, prefix: str = "") -> dict[str, np.ndarray]:
     """Nested dicts and lists as one dict of arrays."""
     if isinstance(values, Mapping):

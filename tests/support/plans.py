@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from tests.support.layers import Does
 from tests.support.training import distributed, seeded
 
 COUPLED = re.compile("(not exact: (?!each replica draws|batch statistics are)|whether )")
@@ -31,18 +32,6 @@ def notes_of(build: Callable[[], keras.Model], x: Any, y: Any, replicas: int = 2
 def without_memory(plan: Any) -> list[str]:
     """The lines of a plan but those on memory, which depend on the batch."""
     return [line for line in str(plan).splitlines() if not line.startswith("  memory of ")]
-
-
-class Does(layers.Layer):
-    """A layer that applies a function."""
-
-    def __init__(self, function: Callable[[Any], Any], name: str = "odd") -> None:
-        super().__init__(name=name)
-        self.function = function
-
-    def call(self, x: Any) -> Any:
-        """What the function makes of the input."""
-        return self.function(x)
 
 
 def side_by_side(functions: Mapping[str, Callable[[Any], Any]]) -> Callable[[], keras.Model]:

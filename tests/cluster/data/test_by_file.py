@@ -16,6 +16,7 @@ from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import LONG_TRAININGS, losing, parts
 from tests.support.compare import assert_equally_trained
+from tests.support.models import ready
 from tests.support.training import SEED, seeded, trained
 
 pytestmark = LONG_TRAININGS
@@ -89,8 +90,7 @@ def model():
     inputs = {name: keras.Input((WIDTH,), name=name) for name in ("x", "half")}
     hidden = keras.layers.Dense(5, "tanh", name="hidden")(keras.layers.Concatenate()([inputs["x"], inputs["half"]]))
     built = keras.Model(inputs, keras.layers.Dense(1, name="out")(hidden))
-    built.compile(keras.optimizers.Adam(0.01, name="adam"), "mse", metrics=["mae"])
-    return built
+    return ready(built, keras.optimizers.Adam(0.01, name="adam"), "mse", metrics=["mae"])
 
 
 def run(front, dataset, **options):

@@ -16,6 +16,7 @@ from autodist_keras import DistributedModel
 from tests.cluster.hurting import agents
 from tests.cluster.over_hosts import LONG_TRAININGS
 from tests.support.compare import assert_equally_trained
+from tests.support.models import stacked
 from tests.support.training import seeded, trained
 from tests.support.waiting import until
 
@@ -46,9 +47,8 @@ def batches(names):
 
 
 def model():
-    built = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
-    built.compile(keras.optimizers.Adam(0.01, name="adam"), "mse")
-    return built
+    layers = [keras.Input((WIDTH,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)]
+    return stacked(*layers, optimizer=keras.optimizers.Adam(0.01, name="adam"))
 
 
 def waits_for_pipe(pid):

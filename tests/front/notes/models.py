@@ -4,7 +4,8 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from tests.support.plans import Does, numbers
+from tests.support.layers import Does
+from tests.support.plans import numbers
 
 X, Y = numbers(5), numbers(1)
 

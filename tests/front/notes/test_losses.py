@@ -10,6 +10,7 @@ from keras import layers, ops
 from autodist_core import whole_batch
 from tests.front.notes.models import X, Y, dense, error, r2, root, size, unknown
 from tests.front.notes.test_layers import TABLE
+from tests.support.layers import Adds
 from tests.support.models import ready
 from tests.support.plans import as_name, headed, notes_of
 from tests.support.steps import OwnLoss
@@ -163,19 +164,6 @@ def test_one_number_that_cannot_be_decided_has_the_remedy_and_a_metric_explains_
 # Terms of the loss that are no means
 
 NO_MEAN = "makes a value of the whole batch that is no mean over its examples"
-
-
-class Adds(layers.Layer):
-    """Adds terms to the loss, and passes its input on."""
-
-    def __init__(self, *terms, **named):
-        super().__init__(**named)
-        self.terms = terms
-
-    def call(self, x):
-        for term in self.terms:
-            self.add_loss(term(x))
-        return x
 
 
 def _entropy(x):

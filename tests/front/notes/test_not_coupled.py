@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tests.front.notes.models import centred
+from tests.support.layers import Does
 from tests.support.plans import as_name, notes_of, numbers, operations
 
 dense, flat = layers.Dense, layers.Flatten
@@ -19,13 +20,6 @@ WORDS = np.random.default_rng(4).integers(1, 9, (8, 6)).astype("int32")
 WORDS[:3, 4:] = 0
 STRINGS = tf.constant(["a b", "c", "d e f", "a a"] * 2)
 LABELS, TARGETS = np.arange(8) % 3, numbers(1)
-
-
-class Centred(layers.Layer):
-    """Subtracts the mean of the batch."""
-
-    def call(self, x):
-        return centred(x)
 
 
 class FirstToken(layers.Layer):
@@ -161,8 +155,8 @@ LAYERS = {
 
 def _behind(made):
     """One output of all that was made, each of it behind a layer that subtracts the batch's mean."""
-    centred = [Centred(name=f"behind_{as_name(name)}")(x) for name, x in made.items()]
-    return dense(1, name="out")(layers.Concatenate()(centred))
+    behind = [Does(centred, f"behind_{as_name(name)}")(x) for name, x in made.items()]
+    return dense(1, name="out")(layers.Concatenate()(behind))
 
 
 def _require_those_behind(names, notes):
@@ -207,7 +201,7 @@ def test_sequences_of_unknown_length():
     def build():
         x = keras.Input((None,), dtype="int32")
         hidden = layers.GlobalMaxPooling1D()(_encoded(layers.Embedding(9, 4, mask_zero=True)(x)))
-        return keras.Model(x, dense(1, name="out")(Centred(name="centred")(hidden)))
+        return keras.Model(x, dense(1, name="out")(Does(centred, "centred")(hidden)))
 
     _require_centred_alone(notes_of(build, WORDS, TARGETS))
 
@@ -229,7 +223,7 @@ LOSSES = {
 
 def _headed(names):
     def build():
-        hidden = Centred(name="centred")(dense(4)(x := keras.Input((5,))))
+        hidden = Does(centred, "centred")(dense(4)(x := keras.Input((5,))))
         return keras.Model(x, {name: dense(3, activation="softmax", name=name)(hidden) for name in names})
 
     return build
