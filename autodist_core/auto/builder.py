@@ -6,7 +6,6 @@ In: a GraphItem and a ResourceSpec. Out: the Strategy that is predicted to be fa
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from autodist_core.auto.choosing import ALLOWED, Candidate, Trial, best
 from autodist_core.auto.improving import improved
@@ -17,7 +16,6 @@ from autodist_core.errors import StrategyError, amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
-from autodist_core.strategy.checker import violations
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.options import check_choice, check_integer
 
@@ -27,8 +25,7 @@ class Auto(StrategyBuilder):
     """Takes the strategy that is predicted to be fastest for this model, batch and cluster.
 
     It tries all builders whose numbers are one device's, and then changes single variables. What it chose is a plain
-    strategy with notes, which can be saved and passed again. Measured times differ from run to run, and so may choices;
-    ``file`` keeps one.
+    strategy with notes. Measured times differ from run to run, and so may choices.
 
     >>> from autodist_core import Variable
     >>> item = GraphItem((Variable("kernel", (6, 4), "float32"),))
@@ -48,24 +45,21 @@ class Auto(StrategyBuilder):
     """Of how many strategies, those that are predicted to be fastest, a `fit` first runs some steps, on its first batch
     and on copies of the variables. It keeps the fastest."""
 
-    file: str | None = None
-    """A file for the choice. A choice that is there is taken, if it fits the model and the machines."""
-
     reads_steps = True
 
     def __post_init__(self) -> None:
         """Refuse what is not known."""
         check_integer("Auto", "trials", self.trials, 0)
-        object.__setattr__(self, "allow", (self.allow,) if isinstance(self.allow, str) else tuple(self.allow))
+        allowed = [self.allow] if isinstance(self.allow, str) else self.allow
+        if not isinstance(allowed, list | tuple):
+            raise StrategyError(f"Auto(allow={allowed!r}): allow is a tuple of names: {', '.join(ALLOWED)}.")
+        object.__setattr__(self, "allow", tuple(allowed))
         for each in self.allow:
             check_choice("Auto", "allow", each, ALLOWED)
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        if (kept := self._kept(graph_item, resource_spec)) is not None:
-            return kept
-        chosen = next(self._ranked(graph_item, resource_spec))[1]
-        return chosen if self.trials or not graph_item.gradients else self.decided(chosen)
+        return next(self._ranked(graph_item, resource_spec))[1]
 
     def candidates(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> dict[str, Strategy]:
         """Return the strategies that are tried on a step, the one that is predicted to be fastest first.
@@ -75,30 +69,7 @@ class Auto(StrategyBuilder):
         >>> list(Auto(trials=2).candidates(item, ResourceSpec.local(cpus=2)))
         ['Parallax', 'PS']
         """
-        if not self.trials or self._kept(graph_item, resource_spec) is not None:
-            return {}
-        return dict(islice(self._ranked(graph_item, resource_spec), self.trials))
-
-    def decided(self, strategy: Strategy) -> Strategy:
-        """Keep a choice in the file, and return it.
-
-        >>> Auto().decided(Strategy()) == Strategy()
-        True
-        """
-        if self.file is not None:
-            Path(self.file).write_bytes(strategy.serialize())
-        return strategy
-
-    def _kept(self, item: GraphItem, spec: ResourceSpec) -> Strategy | None:
-        if self.file is None or not Path(self.file).exists():
-            return None
-        try:
-            found = Strategy.deserialize(Path(self.file).read_bytes())
-        except StrategyError as error:
-            raise StrategyError(f"{self.file}: {error} Delete the file to choose anew.") from None
-        fits = [*found.replicas] == [name for name, _ in spec.replica_devices]
-        fits = fits and not violations(found.replicas, found.nodes, item, spec)
-        return found.noted(f"auto: the choice was taken from {self.file}") if fits else None
+        return dict(islice(self._ranked(graph_item, resource_spec), self.trials)) if self.trials else {}
 
     def _ranked(self, item: GraphItem, spec: ResourceSpec) -> Iterator[tuple[str, Strategy]]:
         trial = trial_of(item, spec, item.usual_examples or EXAMPLES)

@@ -54,7 +54,7 @@ class DistributedSession(ReplicatedSession):
     >>> session.load({"kernel": ones, "velocity": 0 * ones, "iterations": np.int64(0), "total": np.float32(0)})
     >>> loss, norm = train([np.ones((5, 3), "float32")], total=5)
     >>> print(f"{loss:.1f}, {norm:.2f}, {session.read(['kernel'])['kernel'][0, 0]:.1f}")
-    9.0, 10.39, 0.4
+    9.0, 18.00, 0.4
     >>> session.close()
     """
 

@@ -42,12 +42,3 @@ class StrategyBuilder(ABC):
         {}
         """
         return {}
-
-    def decided(self, strategy: Strategy) -> Strategy:
-        """Be told which of the candidates was fastest, and return it.
-
-        >>> from autodist_core.strategy import PS
-        >>> PS().decided(Strategy()) == Strategy()
-        True
-        """
-        return strategy

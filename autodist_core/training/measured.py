@@ -96,8 +96,8 @@ def fastest(
     >>> print(*fastest(sessions, item, entries, [np.ones((5, 3), "float32")], 5).notes[-1:])
     auto tried strategies on the first batch: ... ms, ... ms
     """
-    builder, spec = sessions.settings.strategy, sessions.settings.resource_spec
-    candidates = builder.candidates(item, spec)
+    spec = sessions.settings.resource_spec
+    candidates = sessions.settings.strategy.candidates(item, spec)
     if not candidates or not _is_repeatable(item):
         return None
     sessions.start_machines()
@@ -114,7 +114,7 @@ def fastest(
         return None
     said = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, (seconds, _) in found.items())
     _, best = min(found.values(), key=lambda each: each[0])
-    return builder.decided(best.noted(f"auto tried strategies on the first batch: {said}"))
+    return best.noted(f"auto tried strategies on the first batch: {said}")
 
 
 def _runs(
@@ -139,7 +139,7 @@ def _runs(
             step(batch, total)
         timings.mark()
         session.measure(None)
-    except tf.errors.OpError:
+    except (tf.errors.OpError, ValueError):
         return []
     finally:
         session.close()
@@ -151,4 +151,6 @@ def _is_repeatable(item: GraphItem) -> bool:
     graph, known = item.graph_def, OP_DEF.get()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     definitions = ((node.op, known(node.op)) for node in nodes)
-    return not any(made is not None and made.is_stateful and not _OF_VARIABLES.search(op) for op, made in definitions)
+    # TensorFlow takes some Python functions for ones without a state.
+    effects = (op for op, made in definitions if "PyFunc" in op or (made is not None and made.is_stateful))
+    return all(_OF_VARIABLES.search(op) for op in effects)

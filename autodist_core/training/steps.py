@@ -180,7 +180,6 @@ class Steps(Generic[B, C]):
         with stage("the capture of a step", "tracing a step of the model, once for each kind of batch"):
             captured = self._trace(batch, specs)
         captured.item.found["examples"] = batch.total
-        self._training.measure_once(captured.item, captured.entries, batch.arrays, batch.total)
         # One replica computes a batch of one example: such a batch is not divided.
         if captured.fixing and not self._alone and batch.total > 1:
             opened = tuple(map(_open_empty, specs))
@@ -191,6 +190,7 @@ class Steps(Generic[B, C]):
             self._trace(batch, batch.specs)  # what does not fit on one device either is refused in its words
             (what, instead), count = captured.fixing[0], self._training.settings.replicas
             raise CaptureError(f"{REFUSED}{what}, and each of {count} replicas gets a part of every batch. {instead}")
+        self._training.measure_once(captured.item, captured.entries, batch.arrays, batch.total)
         return captured
 
     def _usual_specs(self, batch: B, same_size: bool, known: tuple[Any, ...] | None = None) -> tuple[Any, ...]:

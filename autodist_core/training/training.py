@@ -207,9 +207,10 @@ class Training:
 
         `check` may refuse the step, once the machines are known.
         """
-        if item.gradients and not self._sessions.tried:
+        if item.gradients and self.trained is None and not self._sessions.tried:
+            strategy = fastest(self._sessions, item, entries, arrays, total, check)
             self._sessions.tried = True
-            if (strategy := fastest(self._sessions, item, entries, arrays, total, check)) is not None:
+            if strategy is not None:
                 self._sessions.strategies.decide(self.settings.strategy, item, self.settings.resource_spec, strategy)
 
     def placed_with(self, item: GraphItem) -> GraphItem:

@@ -117,6 +117,8 @@ def test_it_has_a_name_and_is_written_with_its_options():
         assert f"Did you mean '{name}'?" in str(error.value) and str(error.value).endswith("Sharded, auto.")
     with pytest.raises(StrategyError, match=r"unknown allow\. Did you mean 'Sharded'"):
         Auto(allow=("Sharde",))
+    with pytest.raises(StrategyError, match=r"Auto\(allow=5\): allow is a tuple of names: Sharded, float16"):
+        Auto(allow=5)
     assert set(ALLOWED) == {"Sharded", "float16", "bfloat16", "PowerSGDCompressor"}
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from functools import partial
 
 import keras
 import numpy as np
@@ -13,7 +14,7 @@ from autodist_core.auto import Auto, StepTimes
 from autodist_core.auto.of_step import ELEMENT, profile_of
 from autodist_core.auto.profiles import FORWARD
 from autodist_core.auto.trial import trial_of
-from autodist_core.errors import StrategyError
+from autodist_core.errors import CaptureError, StrategyError
 from autodist_core.step.index import StepIndex
 from autodist_keras import DistributedModel, command_line
 from tests.auto.test_predictions import machines
@@ -94,7 +95,8 @@ def test_what_was_measured_of_one_replica_is_predicted_of_all():
     assert two.compute["localhost"] == pytest.approx(0.3), "half as many examples, on half of the processors"
 
 
-def test_a_step_that_calls_python_is_not_measured():
+@pytest.mark.parametrize("function", [tf.py_function, partial(tf.numpy_function, stateful=False)])
+def test_a_step_that_calls_python_is_not_measured(function):
     class Counted(keras.layers.Layer):
         calls = 0
 
@@ -103,31 +105,11 @@ def test_a_step_that_calls_python_is_not_measured():
                 Counted.calls += 1
                 return value
 
-            return keras.ops.reshape(tf.py_function(count, [x], x.dtype), keras.ops.shape(x))
+            return keras.ops.reshape(function(count, [x], x.dtype), keras.ops.shape(x))
 
     with DistributedModel(seeded(lambda: stacked(keras.Input((64,)), Counted(), keras.layers.Dense(8))),
                           ResourceSpec.local(cpus=2), strategy="auto") as dm:  # fmt: skip
         assert "auto: measured: nothing; taken: operations counted, 20 Gflop/s" in dm.plan(X, Y) and not Counted.calls
-
-
-def test_a_choice_is_kept_in_a_file(tmp_path):
-    path = tmp_path / "choice.strategy"
-
-    def plan(cpus, seen=X):
-        model = seeded(dense)
-        model.compile("sgd", "mse")
-        strategy = Auto(trials=2, file=str(path))
-        with DistributedModel(model, ResourceSpec.local(cpus=cpus), strategy=strategy, share_memory=False) as dm:
-            dm.fit(seen, Y, verbose=0)
-            return dm.plan(seen, Y)
-
-    first, kept, again = plan(2), path.read_bytes(), plan(2)
-    assert f"auto: the choice was taken from {path}" in again and path.read_bytes() == kept
-    assert first.splitlines()[0] == again.splitlines()[0] and "auto tried" in first
-    assert "was taken from" not in plan(3) and path.read_bytes() != kept, "two replicas do not fit three"
-    path.write_bytes(b"nothing")
-    with pytest.raises(StrategyError, match=r"choice\.strategy: .* are not a serialized Strategy"):
-        plan(2)
 
 
 def test_what_was_chosen_can_be_saved_and_passed_again():
@@ -200,3 +182,12 @@ def test_a_batch_that_fails_is_named_by_the_training():
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)in layer 'table'.*The step changed nothing"):
             dm.fit(np.full((8, 3), 9), np.zeros((8, 3, 2)), verbose=0)
         dm.fit(np.ones((8, 3)), np.zeros((8, 3, 2)), verbose=0)
+
+
+def test_a_step_of_a_fixed_batch_size_is_refused_in_the_words_of_every_strategy():
+    fixed = keras.layers.Lambda(lambda x: tf.reshape(x, [16, 6]))
+    model = seeded(lambda: stacked(keras.Input((6,)), fixed, keras.layers.Dense(6)))
+    model.compile("sgd", "mse")
+    auto = DistributedModel(model, ResourceSpec.local(cpus=2), strategy=Auto(trials=2))
+    with auto as dm, pytest.raises(CaptureError, match="fixes how many examples a batch has"):
+        dm.fit(np.zeros((16, 6)), np.zeros((16, 6)), batch_size=16, verbose=0)
