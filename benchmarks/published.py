@@ -60,7 +60,7 @@ class Measured:
 
 
 PROCESSORS = 16
-"""Of each machine; no source says how many."""
+"""The processors of each machine. No source says how many there were."""
 COMPARED = "PS", "PSLoadBalancing", "PartitionedPS", "AllReduce", "Parallax"
 BERT = 5e12 / (6 * 128 * 302e6)
 """Sequences of 128 words in a second: half of a P100's 10 Tflop/s in float32, 6 operations for a parameter and word."""
