@@ -23,6 +23,7 @@ from autodist_core.training import SETTINGS, CompressorState, Settings
 from autodist_keras import checks
 from autodist_keras.callbacks.resume import resumable
 from autodist_keras.capture.hooks import undone_if_refused
+from autodist_keras.distribution import understood
 from autodist_keras.keras_methods import Forwarding, FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
 from autodist_keras.reports import model_plan
 from autodist_keras.reports.explain import LastFit, explain
@@ -41,7 +42,8 @@ class DistributedModel(Forwarding):
 
     Args:
         model: Any Keras 3 model (TensorFlow backend): built or not, compiled or not.
-        resource_spec: The devices: a path to a YAML file, a dict, a `ResourceSpec`, or None for this machine.
+        resource_spec: The devices: a path to a YAML file, a dict, a `ResourceSpec`, a `DeviceMesh`, `DataParallel` or
+            `ModelParallel` of `keras.distribution`, or None for this machine.
         strategy: A strategy builder, its name, a finished `Strategy`, or None for all-reduce (dense variables) and
             parameter servers (sparse ones).
         share_memory: Whether replicas on CPU devices of one machine may compute on one copy of the weights and update
@@ -92,6 +94,7 @@ class DistributedModel(Forwarding):
         backup_every: float | None = None, keep_state: str | None = None,
     ) -> None:
         self.model = checks.keras_model(model)
+        resource_spec, strategy = understood(self.model, resource_spec, strategy)
         settings = Settings(
             resource_spec, strategy, share_memory, fused_kernels, on_failure, lost_after, tunnelled,
             backup_every, keep_state,

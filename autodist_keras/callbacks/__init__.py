@@ -6,8 +6,7 @@
 """
 
 from autodist_keras.callbacks.resume import Resume
-from autodist_keras.callbacks.tensorboard_plan import TensorBoardPlan
 from autodist_keras.callbacks.throughput import Throughput
 from autodist_keras.callbacks.timeline import Timeline
 
-__all__ = ["Resume", "TensorBoardPlan", "Throughput", "Timeline"]
+__all__ = ["Resume", "Throughput", "Timeline"]
