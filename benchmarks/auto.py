@@ -3,9 +3,9 @@
     python benchmarks/auto.py [--models mlp cnn] [--hosts 2] [--rate 1gbit] [--rounds 4] [--steps N] [--json]
 
 Every builder, with factors and without, trains alone over the hosts, one after the other; of those that do the same for
-a model, the first. Plain Keras says how fast the processors compute, which all hosts share. No other figure of these
-models goes into a prediction: `autodist_core/auto` says where its constants come from. The last contender is
-`strategy="auto"` itself, which knows nothing of plain Keras.
+a model, the first. One replica on one device says how long the processors compute, which all hosts share. No other
+figure of these models goes into a prediction: `autodist_core/auto` says where its constants come from. The last
+contender is `strategy="auto"` itself, which measures its own step.
 
 The ranking accuracy is the share of pairs that are predicted in the right order, of the pairs of strategies whose
 measured times differ by more than 5 %.
@@ -29,7 +29,7 @@ os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from bounds import bits_per_second
-from contenders import CONTENDERS, PLAIN, distributed
+from contenders import ONE, distributed
 from figures import noise
 from hosts import network
 from options import JSON, RATE, command, option
@@ -60,13 +60,13 @@ def accuracy(predicted: Mapping[str, float], measured: Mapping[str, float]) -> t
 def block(workload: str, predicted: Mapping[str, float], times: Mapping[str, list[float]]) -> str:
     """The lines of one model; predictions are milliseconds.
 
-    >>> print(block("mlp", {"PS": 90.0, "AllReduce": 50.0}, {"plain": [30.0], "PS": [100.0], "AllReduce": [50.0],
+    >>> print(block("mlp", {"PS": 90.0, "AllReduce": 50.0}, {"one": [30.0], "PS": [100.0], "AllReduce": [50.0],
     ...     "auto": [51.0]}).splitlines()[-1])
       median error 5 %, ranking accuracy 1.00 of 1 pair; predicted best AllReduce, 0 % slower than the best; auto 2 %
     """
     measured = {name: median(times[name]) for name in times}
     errors = {name: predicted[name] / measured[name] - 1 for name in predicted}
-    lines = [f"{workload}: {WORKLOADS[workload].title}; plain Keras {measured[PLAIN]:.1f} ms"]
+    lines = [f"{workload}: {WORKLOADS[workload].title}; one replica {measured[ONE]:.1f} ms"]
     for name in sorted(predicted, key=lambda name: measured[name]):
         apart = f"quartiles {noise(times[name]):.0%} apart"
         lines.append(f"  {name:36}{predicted[name]:9.1f}{measured[name]:9.1f} ms {errors[name]:+7.0%}  {apart}")
@@ -82,8 +82,8 @@ def block(workload: str, predicted: Mapping[str, float], times: Mapping[str, lis
     return "\n".join(lines)
 
 
-def compared(workload: str, spec: Any, plain: float = 1e3) -> dict[str, Any]:
-    """The candidates for a model by name, without those that do the same; `plain` is plain Keras's step in ms."""
+def compared(workload: str, spec: Any, one: float = 1e3) -> dict[str, Any]:
+    """The candidates for a model by name, without those that do the same; `one` is a step of one replica in ms."""
     from growth import captured
 
     from autodist_core.auto.choosing import USUAL, Trial
@@ -92,7 +92,7 @@ def compared(workload: str, spec: Any, plain: float = 1e3) -> dict[str, Any]:
 
     item, hosts = captured(workload), len(spec.nodes)
     model = profile_of(item, spec, BATCH)
-    rate = model.operations * BATCH / (plain / 1e3) / hosts
+    rate = model.operations * BATCH / (one / 1e3) / hosts
     machines = ClusterProfile.assumed(spec).machines
     processors = (os.cpu_count() or 1) / hosts
     cluster = ClusterProfile(tuple(replace(each, rate=rate, processors=processors) for each in machines))
@@ -101,15 +101,15 @@ def compared(workload: str, spec: Any, plain: float = 1e3) -> dict[str, Any]:
 
 
 def measure(made: Any, workload: str, content: Any, names: Sequence[str], steps: int, rounds: int) -> Any:
-    """The milliseconds per step of plain Keras, of these strategies and of auto, each of which trains alone."""
+    """The milliseconds per step of one replica, of these strategies and of auto, each of which trains alone."""
     from autodist_core.strategy.written import read_builder
 
-    contenders = {PLAIN: CONTENDERS[PLAIN]}
+    contenders = {ONE: partial(distributed, replicas=1, fused_kernels=True)}
     contenders |= {name: partial(distributed, strategy=read_builder(name)) for name in names}
     contenders[AUTO] = partial(distributed, strategy=AUTO)
     found = {}
     for name, train in contenders.items():
-        job = Job(workload, steps, rounds, None if name == PLAIN else content)
+        job = Job(workload, steps, rounds, None if name == ONE else content)
         found |= in_turns([Training(name, train, job)], rounds)
     return found
 
@@ -136,7 +136,7 @@ def main() -> None:
                 node["network_bandwidth"] = bits_per_second(given.rate) / 1e9
             names, steps = list(compared(name, ResourceSpec(content))), given.steps or WORKLOADS[name].steps
             times = measure(made, name, content, names, steps, given.rounds)
-        made_for = compared(name, ResourceSpec(content), median(times[PLAIN]))
+        made_for = compared(name, ResourceSpec(content), median(times[ONE]))
         found = {strategy: 1e3 * each.prediction.step for strategy, each in made_for.items()}
         results[name] = {"predicted": found, "times": times}
         if not given.json:
