@@ -5,7 +5,8 @@ the strategy builder that does what the layouts say.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -60,8 +61,8 @@ class Layouts(StrategyBuilder):
     """
 
     model: str
-    layouts: Any
-    sizes: dict[str, int]
+    layouts: Any = field(repr=False)
+    sizes: Mapping[str, int]
     """The number of devices along each axis of the mesh."""
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
@@ -70,8 +71,7 @@ class Layouts(StrategyBuilder):
         cuts = {each.name: self._cut(each, notes) for each in graph_item.trainable_var_op_to_var.values()}
         owners = replica_devices(resource_spec)
         split = spread(graph_item, PSOptions(), owners, lambda variable: cuts[variable.name], gathered=True)
-        chosen = [ours if ours.part_config else other for ours, other in zip(split, nodes, strict=True)]
-        return Strategy.of(owners, chosen, notes)
+        return Strategy.of(owners, [a if a.part_config else b for a, b in zip(split, nodes, strict=True)], notes)
 
     def _cut(self, variable: Variable, notes: list[str]) -> tuple[int, int]:
         layout = self.layouts[f"{self.model}/{variable.name}"] or self.layouts[variable.name]
@@ -82,10 +82,8 @@ class Layouts(StrategyBuilder):
                 f"an axis of the mesh ({', '.join(self.sizes)}) or None for each of its axes."
             )
         cuts = [(axis, self.sizes[name]) for axis, name in names.items() if self.sizes[name] > 1]
-        if not cuts:
-            return 0, 1
-        (axis, shards), *others = cuts
+        (axis, shards), *others = cuts or [(0, 1)]
         used = 0 if variable.is_sparse else axis
         if others or used != axis:
             notes.append(f"{variable.name} has layout {layout.axes}: split along axis {used} only, rows stay whole")
-        return used, min(shards, variable.shape[used])
+        return used, min(shards, *variable.shape[used:used + 1] or [1])
