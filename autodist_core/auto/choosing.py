@@ -79,9 +79,9 @@ class Trial:
     >>> trial = Trial.of(item, spec, 1024)
     >>> for each in trial.compared(USUAL)[:3]:
     ...     print(f"{each.name:22} {1e3 * each.prediction.step:.0f} ms")
-    UnevenPartitionedPS    296 ms
-    Parallax               298 ms
-    PartitionedPS          341 ms
+    UnevenPartitionedPS    297 ms
+    Parallax               299 ms
+    PartitionedPS          342 ms
     """
 
     item: GraphItem

@@ -17,6 +17,7 @@ from tests.planning import cases
 
 KERNEL = GraphItem((Variable("kernel", (1000, 1000), "float32"),))
 RATE = 1e9 / 8 * 0.957
+CALL = 2 * LATENCY
 
 
 def machines(count, **settings):
@@ -54,7 +55,7 @@ def test_an_all_reduce_is_the_backward_pass_and_the_bytes():
     found = predicted(AllReduce())
     compute, wire = 6e6 * 500 / 2e10, 4e6 / RATE
     assert found.parts["10.0.0.1"] == pytest.approx({
-        COMPUTE: compute, WIRE: wire + 2 * LATENCY, UPDATING: 4e6 * UPDATE / 2, BACK: 0.0,
+        COMPUTE: compute, WIRE: wire + 2 * LATENCY + CALL, UPDATING: 4e6 * UPDATE / 2, BACK: 0.0,
     })  # fmt: skip
     assert found.step == pytest.approx(sum(found.parts["10.0.0.2"].values()))
     assert list(found.parts["10.0.0.1"]) == list(PARTS)
@@ -63,7 +64,7 @@ def test_an_all_reduce_is_the_backward_pass_and_the_bytes():
 def test_a_server_gets_all_gradients_and_then_sends_all_values():
     found = predicted(PS(), spec=machines(3), examples=999)
     wire = 2 * 4e6 / RATE
-    assert found.part(WIRE) == pytest.approx(wire + LATENCY)
+    assert found.part(WIRE) == pytest.approx(wire + LATENCY + CALL)
     assert found.part(BACK) == pytest.approx(wire + LATENCY)
     assert found.links == pytest.approx({"10.0.0.1": 2 * wire, "10.0.0.2": wire, "10.0.0.3": wire})
     assert found.busiest_link == "10.0.0.1"
@@ -119,14 +120,14 @@ def test_of_a_table_rows_travel_and_a_slot_makes_the_update_dense():
     for item, updated in ((GraphItem((table,)), rows), (GraphItem((table, slot)), 3_200_000.0)):
         charging = Charging(ModelProfile.assumed(item), ClusterProfile.assumed(spec), 64)
         gathered, served = (charging.of(compiled(each, item, spec).variables[0]) for each in (AllReduce(), Parallax()))
-        assert (gathered.ring, gathered.update, gathered.servers) == (rows / 2, updated, ())
+        assert (gathered.ring, gathered.update, gathered.servers, gathered.gathers) == (rows / 2, updated, (), 1)
         (server,) = served.servers
         assert (server.push, server.fetch, server.pull, server.update) == (rows / 2, rows / 2, 0.0, updated)
 
 
 def test_compressors_and_owners_change_what_travels():
     half = predicted(AllReduce(compressor="HorovodCompressor", factor_rows=0))
-    assert half.part(WIRE) - 2 * LATENCY == pytest.approx(2e6 / RATE)
+    assert half.part(WIRE) - 2 * LATENCY - CALL == pytest.approx(2e6 / RATE)
     kept, gathered = predicted(Sharded()), predicted(Sharded(weights="gathered"))
     assert gathered.links["10.0.0.1"] == pytest.approx(1.25 * kept.links["10.0.0.1"])
 
@@ -151,7 +152,7 @@ def test_processors_hold_up_what_a_link_would_carry():
     for builder, moved in ((AllReduce(), RING * 8e6), (PS(), 4e6)):
         found = predicted(builder, cluster=cluster)
         hops = 2 if found.part(BACK) == 0 else 1
-        assert found.part(WIRE) == pytest.approx(moved * HANDLING / 0.01 + hops * LATENCY)
+        assert found.part(WIRE) == pytest.approx(moved * HANDLING / 0.01 + hops * LATENCY + CALL)
     assert found.part(BACK) == pytest.approx(4e6 * HANDLING / 0.01 + LATENCY)
 
 
