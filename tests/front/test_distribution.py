@@ -35,8 +35,7 @@ def _trained(front, model: keras.Model) -> dict:
 
 @pytest.mark.quick("layouts")
 @pytest.mark.parametrize("devices, split", [
-    (MESH, {}),
-    (keras.distribution.DataParallel(devices=CPUS), {}),
+    (MESH, {}), (keras.distribution.DataParallel(devices=CPUS), {}),
     (_layouts(m__large__kernel=(None, "model"), table__embeddings=(None, "model"), last__kernel=("model", "batch")), {
         "large/kernel": "axis=1", "table/embeddings": "axis=0", "last/kernel": "axis=0",
     }),
