@@ -7,6 +7,7 @@ the strategy builder that does what the layouts say.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -37,7 +38,7 @@ def understood(model: Any, devices: Any, strategy: Any) -> tuple[Any, Any]:
     if isinstance(devices, keras.distribution.ModelParallel):
         if strategy is not None:
             raise StrategyError(f"strategy={strategy!r} beside a ModelParallel, which is one: take a DataParallel.")
-        strategy = Layouts(model.name, devices._layout_map, dict(zip(mesh.axis_names, mesh.shape, strict=True)))
+        strategy = Layouts(model.name, devices.get_variable_layout, dict(zip(mesh.axis_names, mesh.shape, strict=True)))
     return ResourceSpec({"nodes": [content]}), strategy
 
 
@@ -52,7 +53,8 @@ class Layouts(StrategyBuilder):
     >>> layouts["m/dense/kernel"] = (None, "model")
     >>> layouts["m/dense/bias"] = ("model",)
     >>> item = GraphItem((Variable("dense/kernel", (4, 6), "float32"), Variable("dense/bias", (1,), "float32")))
-    >>> print(Layouts("m", layouts, {"batch": 1, "model": 2}).build(item, ResourceSpec.local(2)))
+    >>> layout_of = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch").get_variable_layout
+    >>> print(Layouts("m", layout_of, {"batch": 1, "model": 2}).build(item, ResourceSpec.local(2)))
     strategy ... @ 2 replicas
       replica localhost:CPU:0
       replica localhost:CPU:1
@@ -74,16 +76,16 @@ class Layouts(StrategyBuilder):
         return Strategy.of(owners, [a if a.part_config else b for a, b in zip(split, nodes, strict=True)], notes)
 
     def _cut(self, variable: Variable, notes: list[str]) -> tuple[int, int]:
-        layout = self.layouts[f"{self.model}/{variable.name}"] or self.layouts[variable.name]
-        names = {axis: name for axis, name in enumerate(layout.axes if layout else ()) if name}
+        paths = f"{self.model}/{variable.name}", variable.name
+        found = (self.layouts(SimpleNamespace(path=path, shape=variable.shape)).axes for path in paths)
+        axes = next(filter(any, found), ())
+        names = {axis: name for axis, name in enumerate(axes) if name}
         if max(names, default=0) >= max(len(variable.shape), 1) or not self.sizes.keys() >= set(names.values()):
             raise StrategyError(
-                f"the layout {layout.axes} does not fit variable {variable.name!r} of shape {variable.shape}: expected "
-                f"an axis of the mesh ({', '.join(self.sizes)}) or None for each of its axes."
+                f"the layout {axes} does not fit variable {variable.name!r}, {variable.shape} on mesh {self.sizes}"
             )
-        cuts = [(axis, self.sizes[name]) for axis, name in names.items() if self.sizes[name] > 1]
-        (axis, shards), *others = cuts or [(0, 1)]
+        (axis, shards), *others = [(at, self.sizes[of]) for at, of in names.items() if self.sizes[of] > 1] or [(0, 1)]
         used = 0 if variable.is_sparse else axis
         if others or used != axis:
-            notes.append(f"{variable.name} has layout {layout.axes}: split along axis {used} only, rows stay whole")
+            notes.append(f"{variable.name} has layout {axes}: split along axis {used} only, rows stay whole")
         return used, min(shards, *variable.shape[used:used + 1] or [1])
