@@ -64,8 +64,6 @@ class Charge:
     bus: float = 0.0
     """Bytes between each GPU and the rest of its machine."""
     servers: tuple[Served, ...] = ()
-    gathers: int = 0
-    """The gradients that are rows, in collectives: a collective of their lengths goes before."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class Charging:
         pieces = [each for _, each in plan.pieces]
         served = [each for each in pieces if isinstance(each, PSPlan)]
         if not served:
-            return Charge(plan.variable.name, interval, whole * (machines - 1) / machines, updated, gathers=1)
+            return Charge(plan.variable.name, interval, whole * (machines - 1) / machines, updated)
         part = 1 / len(pieces)
         return Charge(plan.variable.name, interval, servers=tuple(
             Served(

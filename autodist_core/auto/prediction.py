@@ -72,7 +72,7 @@ class Totals:
         # What each machine has, and what a server has besides. A server does not send to itself.
         self._ring, self._pushed, self._bus = ([0.0] * INTERVALS for _ in range(3))
         self._own: dict[str, list[float]] = {}
-        self._work = self._update = self._gathers = 0.0
+        self._work = self._update = 0.0
         self._served: dict[str, list[float]] = {}
         self._pulled = self._fetched = 0.0
 
@@ -83,7 +83,6 @@ class Totals:
         self._bus[at] += sign * charge.bus
         self._update += sign * charge.update
         self._work += sign * charge.work
-        self._gathers += sign * charge.gathers
         for each in charge.servers:
             if each.machine not in self._own:
                 self._own[each.machine], self._served[each.machine] = [0.0] * INTERVALS, [0.0] * 4
@@ -139,9 +138,9 @@ class Totals:
         wire = max(_last(intervals, sent, machine.bandwidth), _last(intervals, got, machine.bandwidth))
         bus = _last(intervals, self._bus, BUS)
         handled = fetch + busy + HANDLING / machine.processors * moved
-        # The last bytes of a ring go from machine to machine twice, after the lengths of rows; other ones go to one.
-        hops = 2 * others * (2 if self._gathers > 0 else 1) * (GPU_LATENCY if machine.on_gpus else machine.latency)
-        signal = hops if in_ring > _NOTHING else machine.latency if moved > _NOTHING else 0.0
+        # The last bytes of a ring go from machine to machine twice; other ones go to one machine.
+        hop = GPU_LATENCY if machine.on_gpus else machine.latency
+        signal = 2 * others * hop if in_ring > _NOTHING else machine.latency if moved > _NOTHING else 0.0
         pulled = max(others * served[_PULL], self._pulled - served[_PULL])
         back = max(pulled / machine.bandwidth, HANDLING / machine.processors * pulled)
         link = (max(sum(sent), sum(got)) + fetched + pulled) / machine.bandwidth

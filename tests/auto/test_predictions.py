@@ -120,7 +120,7 @@ def test_of_a_table_rows_travel_and_a_slot_makes_the_update_dense():
     for item, updated in ((GraphItem((table,)), rows), (GraphItem((table, slot)), 3_200_000.0)):
         charging = Charging(ModelProfile.assumed(item), ClusterProfile.assumed(spec), 64)
         gathered, served = (charging.of(compiled(each, item, spec).variables[0]) for each in (AllReduce(), Parallax()))
-        assert (gathered.ring, gathered.update, gathered.servers, gathered.gathers) == (rows / 2, updated, (), 1)
+        assert (gathered.ring, gathered.update, gathered.servers) == (rows / 2, updated, ())
         (server,) = served.servers
         assert (server.push, server.fetch, server.pull, server.update) == (rows / 2, rows / 2, 0.0, updated)
 
