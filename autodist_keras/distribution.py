@@ -34,12 +34,14 @@ def understood(model: Any, devices: Any, strategy: Any) -> tuple[Any, Any]:
     names = [str(name).lower() for name in mesh.devices.flat]
     if not re.fullmatch(r"(cpu:\d+ ?)+|(gpu:\d+ ?)+", " ".join(names)):
         raise ResourceSpecError(f"{devices!r} has the devices {names}: expected 'cpu:0', 'cpu:1', ... or 'gpu:0', ...")
-    content = {"address": "localhost", f"{names[0][:3]}s": [int(name[4:]) for name in names]}
     if isinstance(devices, keras.distribution.ModelParallel):
         if strategy is not None:
-            raise StrategyError(f"strategy={strategy!r} beside a ModelParallel, which is one: take a DataParallel.")
+            raise StrategyError(
+                f"strategy={strategy!r} was given beside a ModelParallel, which is a strategy itself: give one of both."
+            )
         strategy = Layouts(model.name, devices.get_variable_layout, dict(zip(mesh.axis_names, mesh.shape, strict=True)))
-    return ResourceSpec({"nodes": [content]}), strategy
+    node = {"address": "localhost", f"{names[0][:3]}s": [int(name[4:]) for name in names]}
+    return ResourceSpec({"nodes": [node]}), strategy
 
 
 @dataclass(frozen=True)
@@ -69,23 +71,31 @@ class Layouts(StrategyBuilder):
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
-        nodes, notes = list(Parallax().build(graph_item, resource_spec).nodes), list[str]()
-        cuts = {each.name: self._cut(each, notes) for each in graph_item.trainable_var_op_to_var.values()}
-        owners = replica_devices(resource_spec)
-        split = spread(graph_item, PSOptions(), owners, lambda variable: cuts[variable.name], gathered=True)
-        return Strategy.of(owners, [a if a.part_config else b for a, b in zip(split, nodes, strict=True)], notes)
+        notes: list[str] = []
+        variables = graph_item.trainable_var_op_to_var.values()
+        cuts = {each.name: self._cut(each, notes) for each in variables}
+        split = GraphItem(tuple(each for each in variables if cuts[each.name][1] > 1))
+        owners, cut = replica_devices(resource_spec), lambda variable: cuts[variable.name]
+        nodes = {node.var_name: node for node in Parallax().build(graph_item, resource_spec).nodes}
+        nodes |= {node.var_name: node for node in spread(split, PSOptions(), owners, cut, gathered=True)}
+        return Strategy.of(owners, nodes.values(), notes)
 
     def _cut(self, variable: Variable, notes: list[str]) -> tuple[int, int]:
+        """The axis along which a variable is split, and the number of parts; 1 if it stays whole."""
+        # A layout names a variable with the model's name or without it.
         paths = f"{self.model}/{variable.name}", variable.name
         found = (self.layouts(SimpleNamespace(path=path, shape=variable.shape)).axes for path in paths)
         axes = next(filter(any, found), ())
         names = {axis: name for axis, name in enumerate(axes) if name}
         if max(names, default=0) >= max(len(variable.shape), 1) or not self.sizes.keys() >= set(names.values()):
             raise StrategyError(
-                f"the layout {axes} does not fit variable {variable.name!r}, {variable.shape} on mesh {self.sizes}"
+                f"the layout {axes} does not fit variable {variable.name!r} of shape {variable.shape}: expected None "
+                f"or an axis of the mesh ({', '.join(self.sizes)}) for each of its axes."
             )
-        (axis, shards), *others = [(at, self.sizes[of]) for at, of in names.items() if self.sizes[of] > 1] or [(0, 1)]
-        used = 0 if variable.is_sparse else axis
-        if others or used != axis:
-            notes.append(f"{variable.name} has layout {axes}: split along axis {used} only, rows stay whole")
-        return used, min(shards, *variable.shape[used:used + 1] or [1])
+        cuts = [(axis, self.sizes[name]) for axis, name in names.items() if self.sizes[name] > 1]
+        if not cuts:
+            return 0, 1
+        axis = 0 if variable.is_sparse else cuts[0][0]  # the rows of a table go to the owners whole
+        if [axis] != [each for each, _ in cuts]:
+            notes.append(f"{variable.name} has the layout {axes}, and only its axis {axis} is split")
+        return axis, min(cuts[0][1], variable.shape[axis])

@@ -57,7 +57,7 @@ def written(builder: StrategyBuilder) -> str:
     if isinstance(builder, Finished):
         return ""
     name = "Parallax" if type(builder) is Default else type(builder).__name__
-    declared: list[Any] = [option for option in fields(builder) if option.init] if is_dataclass(builder) else []
+    declared: list[Any] = [each for each in fields(builder) if each.init and each.repr] if is_dataclass(builder) else []
     options = [
         f"{option.name}={getattr(builder, option.name)!r}" for option in declared
         if getattr(builder, option.name) != option.default

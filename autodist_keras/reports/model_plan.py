@@ -40,12 +40,10 @@ from autodist_keras.capture.draws import place_of, place_of_draw
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.capture.optimizer_kernels import kernels_of, used_in
 from autodist_keras.capture.optimizers import optimizers_of
-from autodist_keras.capture.tracing import CapturedStep
 from autodist_keras.capture.variables import ModelVariables, is_sparse_layer_variable, tf_variable_of
 from autodist_keras.reports.first_batches import first_batches
 from autodist_keras.training.batches import read_batch
 from autodist_keras.training.data_ways import FIT, foretold
-from autodist_keras.training.driver import Driver
 
 _ASSUMED = (
     "without a batch it is not known which gradients are sparse (taken to be: those of Embedding layers) and which "
@@ -104,26 +102,10 @@ def plan_of(distributed: Any, given: Mapping[str, Any]) -> Plan:
     """
     model, driver, settings = distributed.model, distributed._driver, distributed._driver.settings
     checks.batched(model, settings.replicas)
-    if not given:
-        return plan_of_captured(model, driver, driver.captured)
-    batch = read_batch(first_batches("plan", model, driver, given)[0])
-    return plan_of_captured(model, driver, driver.captured_for(batch), given.get("x"), batch.total)
-
-
-def plan_of_captured(
-    model: Any, driver: Driver, captured: CapturedStep | None, data: Any = None, examples: int = 0
-) -> Plan:
-    """The plan of a captured step in the training of a driver; of the assumed step if none is captured.
-
-    `data` is the data of which a batch of so many `examples` was captured, if it was given.
-
-    >>> from autodist_core import ResourceSpec
-    >>> from autodist_core.training import Settings
-    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
-    >>> print(plan_of_captured(model, Driver(model, Settings(ResourceSpec.local(cpus=2), "PS")), None).splitlines()[3])
-      dense/kernel : f32[3,1]  in shared memory  12 B  0 B/step
-    """
-    settings = driver.settings
+    captured, data, examples = driver.captured, given.get("x"), 0
+    if given:
+        batch = read_batch(first_batches("plan", model, driver, given)[0])
+        captured, examples = driver.captured_for(batch), batch.total
     item = captured.item if captured else assumed_item(model)
     strategy = driver.training.compile_strategy(item)
     notes = captured.other_notes if captured else ()

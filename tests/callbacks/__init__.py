@@ -1,1 +1,1 @@
-"""The callbacks for Keras: a training that goes on, and the plan in TensorBoard; and Keras's own."""
+"""The callbacks for Keras: a training that goes on, and Keras's own."""

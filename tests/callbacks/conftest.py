@@ -2,4 +2,4 @@
 
 from tests.support.graph_optimizer import off_where
 
-without_graph_optimizer = off_where({"test_keras_callbacks", "test_resume", "test_tensorboard_plan"}.__contains__)
+without_graph_optimizer = off_where({"test_keras_callbacks", "test_resume"}.__contains__)
