@@ -244,7 +244,7 @@ def words_of(node: ast.expr) -> str:
     """The text of a string in source code, with '…' for what is put in."""
     match node:
         case ast.Constant(value=str(text)):
-            return re.sub("%[ds]", "…", text)
+            return re.sub(r"%[ds]|\{\w+(:g)?\}", "…", text)
         case ast.JoinedStr(values=parts):
             return "".join(words_of(part) for part in parts)
         case ast.BinOp(left=left, op=ast.Add(), right=right):

@@ -4,7 +4,7 @@ The folders, in the order of the flow; each one imports itself and the ones befo
 
 - ``protocol``: what the chief and the agents share: messages, proofs of identity, probes of the network.
 - ``on_node``: what runs on a node: the agent, its TensorFlow server, and the filter that keeps strangers out.
-- ``ssh``: a login on another machine and the programs that run there. Only this folder imports paramiko.
+- ``ssh``: a login on another machine and the programs that run there. Only this folder starts ``ssh``.
 - ``agents``: the chief's end of the agents: how one is started, asked and ended, alone or several in parallel.
 - ``doctor``: the examination of all nodes before anything runs, and its report.
 - ``chief``: the start of a cluster, the watch over it, and its restart after a node was lost.

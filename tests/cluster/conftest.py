@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autodist_core import LaunchError, SSHGroup
-from autodist_core.cluster.ssh import connect
+from autodist_core.cluster.ssh import Connection
 from tests.support.waiting import HANGS
 
 
@@ -35,24 +35,23 @@ class Ssh:
     def group(self, **settings):
         return SSHGroup(**{"username": "root", "key_file": str(self.network.key_file)} | settings)
 
-    def connect(self, address, deadline_seconds=10, keepalive_seconds=10, group=None, **settings):
-        group = group or self.group(**settings)
-        connection = connect(address, group, deadline_seconds, keepalive_seconds=keepalive_seconds)
+    def start(self, address, command="sleep 1000", env=None, deadline=10, keepalive=10, group=None, **settings):
+        connection = Connection(address, group or self.group(**settings), command, env, deadline, keepalive)
         self.open.append(connection)
         return connection
 
     def says(self, address, command="hostname", **settings):
         """What a command prints at ``address``."""
-        process = self.connect(address, **settings).start(command)
-        printed = process.stdout.read().decode()
-        assert process.wait(10) == 0, process.stderr.read()
+        connection = self.start(address, command, **settings)
+        printed = connection.stdout.read().decode()
+        assert connection.wait(10) == 0, connection.stderr.read()
         return printed.strip()
 
     def refusal(self, address, **settings):
         """Why there is no connection to ``address``."""
         start = time.monotonic()
         with pytest.raises(LaunchError) as raised:
-            self.connect(address, **settings)
+            self.start(address, **settings)
         assert time.monotonic() - start < HANGS
         assert raised.value.host == address
         assert str(raised.value) == f"{address}: {raised.value.reason}"

@@ -43,7 +43,8 @@ def test_an_interrupt_ends_the_fit_and_the_next_one_works_and_a_killed_chief_lea
             assert interrupted == "interrupted" and float(seconds) < HANGS and int(iterations) > 0
             assert line_of(program, 2 * HANGS) == ["training"]
             own = children(program.pid)
-            assert agents(network.hosts[1]) and len(own) == 1
+            # Its agent, and what started ssh.
+            assert agents(network.hosts[1]) and len(own) == 2
         finally:
             program.kill()
     assert nothing_left(network) == []

@@ -82,6 +82,8 @@ class Network:
             undo.enter_context(claim)
             self._holder = namespaces.holder(["--net"], namespaces.BRIDGE)
             undo.callback(self._end_bridge)
+            undo.callback(os.environ.__setitem__, "PATH", os.environ["PATH"])
+            os.environ.update(namespaces.environment())
             self.bridge = entering(self._holder.pid, "net")
             self.hosts = [Host(self, 0), *(Machine(self, index) for index in range(1, hosts))]
             undo.callback(lambda: [host.close() for host in self.hosts])

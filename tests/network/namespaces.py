@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.support.waiting import until
 
-PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+BIN = Path(__file__).with_name("bin")
+PATH = f"{BIN}:{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 BRIDGE = """
@@ -29,7 +30,7 @@ class NetworkError(Exception):
 
 
 def environment(env=None):
-    """``env`` (by default this process's) with a PATH on which the tools of an administrator are found."""
+    """``env`` (by default this process's) with a PATH on which an administrator's tools are found, and ``bin/ssh``."""
     return dict(os.environ if env is None else env, PATH=PATH)
 
 

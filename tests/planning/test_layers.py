@@ -167,8 +167,6 @@ def test_what_stays_at_the_edge():
         own = own_name(path)
         reads_messages = own in READING_MESSAGES
         for name in imports(path):
-            if name.split(".")[0] == "paramiko":
-                assert own.startswith("autodist_core.cluster.ssh."), f"{own} imports {name}; only the ssh modules do"
             if name.startswith(("google.protobuf", "autodist_core.proto")):
                 assert reads_messages, f"{own} imports {name}; only the serialisers do"
             if name.startswith("tensorflow") and own.startswith(tuple(f"autodist_core.{stage}" for stage in PLANNING)):
@@ -286,7 +284,7 @@ for make in cases.MODELS.values():
             table(autodist_core.StrategyCompiler(item, spec).compile(strategy), item)
 autodist_core.GraphItem.deserialize(item.serialize())
 autodist_core.ResourceSpec()
-heavy = ("tensorflow", "keras", "numpy", "paramiko", "autodist_core.kernel")
+heavy = ("tensorflow", "keras", "numpy", "autodist_core.kernel")
 print([name for name in heavy if name in sys.modules])
 """
 
@@ -299,16 +297,14 @@ def test_planning_imports_no_tensorflow():
     assert run.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
-    "name, needs", [("on_node.agent", "protocol"), ("on_node.standby", "protocol"), ("ssh", "paramiko")]
-)
+@pytest.mark.parametrize("name, needs", [("on_node.agent", "protocol"), ("on_node.standby", "protocol"), ("ssh", "")])
 def test_what_runs_on_a_node_or_reaches_it_stays_light(name, needs):
     """An agent imports TensorFlow when all nodes have reached each other, and never what only the chief runs."""
     code = f"import sys, autodist_core.cluster.{name}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
     loaded = set(run.stdout.split())
-    assert not ({"tensorflow", "keras", "numpy", "paramiko"} - {needs}) & loaded
+    assert not {"tensorflow", "keras", "numpy"} & loaded
     later = [f"autodist_core.{stage}" for stage in STAGES[STAGES.index("capture"):] if stage != "cluster"]
     later += [f"autodist_core.cluster.{folder}" for folder in CLUSTER if folder not in (needs, name.split(".")[0])]
     assert not [module for module in loaded if module.startswith(tuple(later))]

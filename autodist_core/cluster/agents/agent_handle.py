@@ -34,7 +34,7 @@ to its machine, if there is one. It says how the process ended, kills it, and cl
 def start_agent(node: Node, group: SSHGroup, deadlines: Deadlines, keepalive: float) -> AgentProcess:
     """Start the agent of a node, or connect to the one that a scheduler started there.
 
-    Over ssh, a connection that is silent for longer than `keepalive` seconds is closed.
+    Over ssh, the connection may be silent for `keepalive` seconds.
 
     >>> agent = start_agent(Node("localhost", chief=True), SSHGroup(), Deadlines(), keepalive=10)
     >>> agent.connection is None

@@ -67,14 +67,12 @@ class Launched:
     def close(self, seconds: float = 5.0, patience: float | None = None) -> None:
         """End all agents and the tunnels between them; `seconds` and `patience` as in `end_agents`."""
         end_agents(self.agents, seconds, patience)
-        if self.tunnels is not None:
-            self.tunnels.close()
 
 
 def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: bool = False) -> Launched:
     """Start agents on all nodes of a resource spec; a LaunchError lists every problem of every node.
 
-    An ssh connection that is silent for longer than `keepalive` seconds is closed. With `tunnelled`, the nodes reach
+    An ssh connection may be silent for `keepalive` seconds. With `tunnelled`, the nodes reach
     each other through ssh and this process.
 
     >>> launched = launch(ResourceSpec.local())
@@ -108,11 +106,7 @@ def _with_tunnels(launched: Launched) -> Launched:
             if problem:
                 raise LaunchError(agent.node.address, f"its tunnel to {other.node.address} does not work: {problem}")
 
-    try:
-        tunnelled.on_each_agent(reach, "reach each other", deadlines.reach + deadlines.answer)
-    except BaseException:
-        tunnels.close()
-        raise
+    tunnelled.on_each_agent(reach, "reach each other", deadlines.reach + deadlines.answer)
     return tunnelled
 
 

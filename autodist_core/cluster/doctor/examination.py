@@ -48,7 +48,7 @@ def examine(
 
     The caller ends the agents.
 
-    An ssh connection that is silent for longer than `keepalive` seconds is closed. If the run will be `tunnelled`, the
+    An ssh connection may be silent for `keepalive` seconds. If the run will be `tunnelled`, the
     nodes need not reach each other, and the stage that tests this is left out.
 
     >>> from autodist_core.cluster.agents.in_parallel import end_agents

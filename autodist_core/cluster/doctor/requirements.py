@@ -68,7 +68,7 @@ def why_no_description(agent: AgentHandle) -> str:
         )
     if re.search(r"\bpython3?: .*not found", log):
         return "there is no Python: say how to get one by 'python_venv' in the node's ssh group" + agent.log_tail()
-    group = agent.connection.group if agent.connection is not None and agent.connection.alive else None
+    group = agent.connection.group if agent.connection is not None and not agent.connection.lost else None
     if group is not None and group.python_venv and agent.ended and agent.identity == (0, 0):
         return (
             f"'python_venv' of its ssh group is {group.python_venv!r}, and that command fails there. Write the command "

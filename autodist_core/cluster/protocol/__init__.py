@@ -7,5 +7,5 @@ In reading order:
 - ``sockets``: addresses in one form, and sockets that listen.
 - ``probes``: a listener on every node, tests whether it can be reached, and measurements of the link to it.
 
-Every other folder of the cluster may import this one. It imports none of them, and neither TensorFlow nor paramiko.
+Every other folder of the cluster may import this one. It imports none of them, and not TensorFlow.
 """

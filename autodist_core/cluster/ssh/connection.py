@@ -1,185 +1,175 @@
-"""A login on one machine: it starts programs there, opens streams to ports there, and listens there.
+"""A login on one machine: one program that runs there, further commands, and ports that lead from one to the other.
 
-A keepalive request at a fixed interval notices a machine that does not answer; the connection is closed then.
+One ``ssh`` runs as long as the program. It ends when this process ends, however that does: its input ends then, so that
+the program's does. A keepalive notices a machine that does not answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
+import os
 import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-import paramiko
-
-from autodist_core.cluster.ssh.reach import Deadline, closing_after
+from autodist_core.cluster.ssh import causes
+from autodist_core.cluster.ssh.command import assignments, command_line, environment, login, settings
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import SSHGroup
 
-
-class Process:
-    """A running program. Read both of its outputs: they share a window of 2 MB, and an unread one blocks the other.
-
-    A read waits as long as the connection is open; a connection whose other end does not answer is closed. The bytes
-    end when the program ends or the connection is lost; ``connection.alive`` tells which.
-    """
-
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-        self.stdin = channel.makefile_stdin("wb")
-        self.stdout = channel.makefile("rb")
-        self.stderr = channel.makefile_stderr("rb")
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the program and return its exit status; a TimeoutError after ``timeout`` seconds.
-
-        The status is -1 if a signal ended the program, or if the connection was lost.
-        """
-        if not self._channel.status_event.wait(timeout):
-            raise TimeoutError(f"the program has not ended within {timeout:g} s.")
-        return int(self._channel.exit_status)
-
-    def close(self) -> None:
-        """Close the streams: a program that reads its input sees the end of it, and other programs run on."""
-        self._channel.close()
+# The shell outlives `ssh` and removes the directory, also if the process that started both is gone by then.
+_RUN = 'directory=$1; shift; ssh "$@"; status=$?; rm -rf "$directory"; exit $status'
+_LOOPBACK = "127.0.0.1"
 
 
 class Connection:
-    """A login on one host; `close` ends it and the streams of its programs."""
+    """A login at ``host``, as ``group`` and ssh's own configuration say, and ``command``, which runs there.
+
+    The user's login shell on the host runs the group's ``python_venv`` and then becomes the program. Variables of
+    ``env`` come before equal ones of the group's ``shared_envs``. The password and the passphrase of keys come from the
+    environment, ``AUTODIST_SSH_PASSWORD`` and ``AUTODIST_SSH_PASSPHRASE``. A connection whose other end is silent is
+    closed after twice ``keepalive_seconds``, or after ``deadline_seconds`` if that is longer::
+
+        with contextlib.closing(Connection("10.0.0.2", group, "hostname")) as connection:
+            print(connection.stdout.read())
+    """
 
     def __init__(
-        self, host: str, group: SSHGroup, transport: paramiko.Transport, seconds: float, undo: contextlib.ExitStack
+        self, host: str, group: SSHGroup, command: str, env: Mapping[str, str] | None = None,
+        deadline_seconds: float = 30, keepalive_seconds: float = 10,
     ) -> None:
         self.host, self.group = host, group
-        self._transport, self._seconds, self._undo = transport, seconds, undo
-        self._ports: dict[int, Callable[[Any], None]] = {}
-        self._closed = threading.Event()
-        self._silence: str | None = None
-        threading.Thread(target=self._keep_alive, name=f"keepalive of {host}", daemon=True).start()
+        variables = assignments(host, {**dict(group.shared_envs), **(env or {})})
+        line = command_line(group.python_venv, command, len(variables))
+        _require_usable(host, group)
+        # Not where TMPDIR says: the path of a socket has 100 characters at most.
+        self._directory = Path(tempfile.mkdtemp(prefix="autodist-ssh-", dir="/tmp"))
+        # Open here, so that it can be read when the directory is gone.
+        self._log = (self._directory / "log").open("w+b")
+        own = ["-E", str(self._directory / "log"), "-S", str(self._directory / "s")]
+        # In a session of its own, so that Ctrl-C in the terminal does not end it.
+        self._ssh = subprocess.Popen(
+            ["/bin/sh", "-c", _RUN, "sh", str(self._directory), *own,
+             *settings(deadline_seconds, keepalive_seconds), *login(group), "--", host, line],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=environment(self._directory), start_new_session=True,
+        )
+        assert self._ssh.stdin and self._ssh.stdout and self._ssh.stderr
+        self.stdin, self.stdout, self.stderr = self._ssh.stdin, self._ssh.stdout, self._ssh.stderr
+        try:
+            self._log_in(variables, deadline_seconds)
+        except BaseException:
+            self.close()
+            raise
 
-    @property
-    def alive(self) -> bool:
-        """Whether the connection is open; it is closed when the other end does not answer in time."""
-        return self._transport.is_active()
+    def _log_in(self, variables: bytes, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        late = threading.Timer(seconds, self._kill)
+        late.daemon = True
+        late.start()
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.write(variables)
+            self.stdin.flush()
+        logged_in = self.stdout.readline()
+        passed = seconds if time.monotonic() >= end else None
+        late.cancel()
+        if not logged_in:
+            self._kill()
+            # A ProxyCommand may have left a process that holds the pipe open.
+            os.set_blocking(self.stderr.fileno(), False)
+            errors = (self.stderr.read() or b"").decode(errors="replace").replace("\r", "")
+            place = login(replace(self.group, key_file=None))
+            accept = ["ssh", "-o", "StrictHostKeyChecking=accept-new", *place, self.host, "exit"]
+            reason = causes.why_no_login(self._said(), errors, shlex.join(accept), passed)
+            raise LaunchError(self.host, reason)
 
     @property
     def lost(self) -> str | None:
-        """Why the connection was lost; ``None`` while it is open."""
-        if self.alive:
-            return None
-        return self._silence or error_text(self._transport.get_exception() or EOFError())
+        """Why the connection was lost; None while it is open, and if the program has ended by itself."""
+        return None if self._ssh.poll() is None else causes.why_lost(self._said())
 
-    def start(self, command: str, env: Mapping[str, str] | None = None, *, deadline_seconds: float = 30) -> Process:
-        """Start one program; ``command`` is its name and its arguments, as a shell reads them.
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the program and return its exit status, as `subprocess.Popen.wait`.
 
-        The user's login shell on the host runs the group's ``python_venv`` and then becomes the program. Variables of
-        ``env`` come before equal ones of the group's ``shared_envs``. If the host does not answer in time, the
-        connection is closed.
+        The status is 255 if a signal ended the program, or if the connection was lost.
         """
-        variables = assignments(self.host, {**dict(self.group.shared_envs), **(env or {})})
-        line = command_line(self.group.python_venv, command, len(variables))
-        deadline = Deadline(deadline_seconds)
-        try:
-            # `exec_command` waits without a timeout, so the connection is closed after the deadline.
-            with self._speaking(deadline.seconds):
-                channel = self._transport.open_session(timeout=deadline.left)
-                channel.exec_command(line)
-                channel.sendall(variables)
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise LaunchError(
-                self.host, f"'{command}' was not started: {error_text(error, deadline)}. Connect again."
-            ) from None
-        return Process(channel)
+        return self._ssh.wait(timeout)
 
-    def open(self, address: str, port: int, *, deadline_seconds: float = 10) -> Any:
-        """A stream of bytes to a port that the host reaches at this address."""
-        try:
-            return self._transport.open_channel(
-                "direct-tcpip", (address, port), ("127.0.0.1", 0), timeout=deadline_seconds
-            )
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise LaunchError(
-                self.host, f"nothing answers there at {address}, port {port}: {error_text(error)}."
-            ) from None
+    def run(self, command: str, seconds: float) -> None:
+        """Run another command on the host, without its output, and wait for its end, at most so many seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._ask(seconds, self.host, command)
 
-    def listen(self, answer: Callable[[Any], None]) -> int:
-        """Listen on the host's loopback and return the port; `answer` is called with each stream, in its own thread."""
+    def lead_there(self, port: int, seconds: float = 10) -> int:
+        """A port of this machine's loopback from which ssh leads to a port of the host's loopback."""
+        with socket.create_server((_LOOPBACK, 0)) as server:
+            here = int(server.getsockname()[1])
+        self._forward(["-L", f"{_LOOPBACK}:{here}:{_LOOPBACK}:{port}"], seconds)
+        return here
 
-        def dispatch(channel: Any, _: Any, server: tuple[str, int]) -> None:
-            # The transport calls one handler for all its ports, and waits until the handler returns.
-            threading.Thread(target=self._ports[server[1]], args=(channel,), daemon=True).start()
-
-        try:
-            port = int(self._transport.request_port_forward("127.0.0.1", 0, dispatch))
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            raise LaunchError(
-                self.host,
-                f"its ssh server forwards no ports: {error_text(error)}. Tunnels need 'AllowTcpForwarding yes' there.",
-            ) from None
-        self._ports[port] = answer
-        return port
+    def lead_here(self, ports: Sequence[int], seconds: float = 10) -> list[int]:
+        """Ports of the host's loopback from which ssh leads to these ports of this machine's loopback."""
+        options = [word for port in ports for word in ("-R", f"{_LOOPBACK}:0:{_LOOPBACK}:{port}")]
+        return [int(port) for port in self._forward(options, seconds).split()]
 
     def close(self) -> None:
-        """Log out from the host and from the jump hosts on the way."""
-        self._closed.set()
-        self._undo.close()
+        """End ``ssh``: a program that reads its input sees the end of it."""
+        if self._ssh.poll() is None:
+            self._kill()
+        self._ssh.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()
+        self._said()
+        self._log.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _keep_alive(self) -> None:
-        while not self._closed.wait(self._seconds) and self.alive:
-            # No server knows this request; its refusal shows that it lives.
-            with contextlib.suppress(Exception), self._speaking(self._seconds):
-                self._transport.global_request("keepalive@openssh.com", wait=True)
+    def _kill(self) -> None:
+        """End all processes of the session: ``ssh``, and what it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._ssh.pid, signal.SIGKILL)
 
-    def _speaking(self, seconds: float) -> contextlib.AbstractContextManager[None]:
-        def give_up() -> None:
-            self._silence = f"no answer within {seconds:g} s"
-            self._transport.close()
+    def _said(self) -> str:
+        if not self._log.closed:
+            self._text = os.pread(self._log.fileno(), 1 << 24, 0).decode(errors="replace").replace("\r", "")
+        return self._text
 
-        return closing_after(seconds, give_up)
-
-
-def command_line(python_venv: str, command: str, size: int) -> str:
-    """The command line for the login shell, for a program whose input begins with `size` bytes of variables.
-
-    >>> print(command_line("source ~/venv/bin/activate", "python -m this", 0))
-    source ~/venv/bin/activate && exec python -m this
-    >>> print(command_line("", "python -m this", 20))
-    exec /bin/sh -c 'given="$(dd bs=1 count=20 2>/dev/null)" && eval "$given" && exec python -m this'
-    """
-    if size:
-        # The variables come over the program's input: a server drops most variables that ssh itself sends, and every
-        # user of the host can see a command line. `dd` reads no byte more than them, and every host has `sh`.
-        script = f'given="$(dd bs=1 count={size} 2>/dev/null)" && eval "$given" && exec {command}'
-        command = f"/bin/sh -c {shlex.quote(script)}"
-    return f"{python_venv} && exec {command}" if python_venv else f"exec {command}"
-
-
-def assignments(host: str, variables: Mapping[str, str]) -> bytes:
-    """Environment variables as lines that a shell evaluates.
-
-    >>> print(assignments("10.0.0.2", {"A": "1", "B": "two words"}).decode(), end="")
-    export A=1
-    export B='two words'
-    """
-    for name, value in variables.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+    def _forward(self, options: list[str], seconds: float) -> str:
+        try:
+            done = self._ask(seconds, "-O", "forward", *options, self.host)
+        except subprocess.TimeoutExpired:
+            raise LaunchError(self.host, f"ssh did not forward a port within {seconds:g} s.") from None
+        if done.returncode:
+            said = causes.last_words(done.stderr)
             raise LaunchError(
-                host,
-                f"{name!r} cannot be set there: the name of an environment variable has letters, digits and '_', does "
-                "not begin with a digit, and its value has no NUL. Correct 'shared_envs'.",
+                self.host, f"its ssh server forwards no ports: {said}. Tunnels need 'AllowTcpForwarding yes' there."
             )
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()).encode()
+        return done.stdout
+
+    def _ask(self, seconds: float, *words: str) -> subprocess.CompletedProcess[str]:
+        """Let the ``ssh`` that runs do something more."""
+        # If it has ended, another login is not wanted: the ProxyCommand prevents it.
+        argv = ["ssh", "-F", "none", "-T", "-o", "ProxyCommand=false", "-S", str(self._directory / "s"), *words]
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, start_new_session=True
+        )
 
 
-def error_text(error: BaseException, deadline: Deadline | None = None) -> str:
-    """The text of an error that paramiko raised, without its final dot; if the deadline has passed, that instead.
-
-    >>> error_text(OSError("no route.")), error_text(EOFError())
-    ('no route', 'the connection was closed')
-    """
-    if deadline and (deadline.passed or isinstance(error, TimeoutError)):
-        return f"no answer within {deadline.seconds:g} s"
-    said = str(getattr(error, "text", "") or error).strip().removesuffix(".")
-    return said or ("the connection was closed" if isinstance(error, EOFError) else type(error).__name__)
+def _require_usable(host: str, group: SSHGroup) -> None:
+    """Raise if the program or the key that the group names is missing; ssh itself would take other keys then."""
+    if shutil.which("ssh") is None:
+        raise LaunchError(host, "the program 'ssh' is not on this machine: install OpenSSH's client.")
+    key = Path(group.key_file or os.devnull).expanduser()
+    try:
+        key.read_bytes()
+    except OSError as error:
+        remedy = "correct 'key_file', or make a key with ssh-keygen"
+        raise LaunchError(host, f"key {key} cannot be read ({error.strerror}): {remedy}.") from None

@@ -3,8 +3,10 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,7 @@ def commands(host):
 def test_the_virtual_environment_and_the_shared_variables(network, ssh):
     odd = {name: value for name, value in ODD.items() if name.isascii()} | {"UNICODE": "Grüße ☃"}
     spec = ResourceSpec(network.spec(shared_envs=odd))
-    process = ssh.connect(network.hosts[1].address, group=spec.ssh_group(spec.nodes[1])).start(PRINT, {"EMPTY": "full"})
+    process = ssh.start(network.hosts[1].address, PRINT, {"EMPTY": "full"}, group=spec.ssh_group(spec.nodes[1]))
     executable, environment = json.loads(process.stdout.read())
     assert os.path.samefile(executable, sys.executable)
     assert environment.items() >= (odd | {"EMPTY": "full"}).items()
@@ -40,8 +42,8 @@ def test_the_virtual_environment_and_the_shared_variables(network, ssh):
 def test_no_command_line_shows_the_values_of_variables(network, ssh, venv):
     """Command lines are for everybody on that machine to read; what else there is of a process, for its user only."""
     host = network.hosts[1]
-    connection = ssh.connect(host.address, shared_envs=(("TOKEN", "not-for-all"),), python_venv=venv)
-    process = connection.start("cat", {"OTHER": "nor-this"})
+    shared = (("TOKEN", "not-for-all"),)
+    process = ssh.start(host.address, "cat", {"OTHER": "nor-this"}, shared_envs=shared, python_venv=venv)
     seen = set()
     while "cat" not in seen:
         seen.update(commands(host))
@@ -49,19 +51,18 @@ def test_no_command_line_shows_the_values_of_variables(network, ssh, venv):
     [pid] = [pid for pid, words in host.processes() if words == "cat"]
     assert b"TOKEN=not-for-all\0" in Path(f"/proc/{pid}/environ").read_bytes()
     process.stdin.write(b"its own input\n")
+    process.stdin.flush()
     assert process.stdout.readline() == b"its own input\n"
 
 
 @pytest.mark.parametrize("name", ["A=B", "A B", "", "1A", "É", "-u"])
 def test_variables_that_no_program_could_be_given(network, ssh, name):
-    connection = ssh.connect(network.hosts[1].address)
     with pytest.raises(LaunchError, match="cannot be set there: the name of an environment variable has letters"):
-        connection.start("true", {name: "value"})
+        ssh.start(network.hosts[1].address, "true", {name: "value"})
 
 
 def test_a_virtual_environment_that_is_not_there(network, ssh):
-    connection = ssh.connect(network.hosts[1].address, python_venv="source ~/none/bin/activate")
-    process = connection.start("python --version")
+    process = ssh.start(network.hosts[1].address, "python --version", python_venv="source ~/none/bin/activate")
     assert process.wait(10) != 0
     assert b"none/bin/activate: No such file or directory" in process.stderr.read()
     assert process.stdout.read() == b""
@@ -69,31 +70,31 @@ def test_a_virtual_environment_that_is_not_there(network, ssh):
 
 def test_the_program_takes_the_place_of_the_shell(network, ssh):
     """So that its exit status and the signals it gets are its own."""
-    connection = ssh.connect(network.hosts[1].address, python_venv="export A=1")
-    connection.start("sleep 1000", {"B": "2"})
+    ssh.start(network.hosts[1].address, "sleep 1000", {"B": "2"}, python_venv="export A=1")
     assert until(lambda: [words for words in commands(network.hosts[1]) if words == "sleep 1000"]) == ["sleep 1000"]
     assert not [words for words in commands(network.hosts[1]) if "export" in words or "exec" in words]
 
 
 @pytest.mark.parametrize("status", [0, 3, 255])
 def test_the_exit_status(network, ssh, status):
-    process = ssh.connect(network.hosts[1].address).start(f"sh -c 'read line; exit {status}'")
-    with pytest.raises(TimeoutError, match=r"the program has not ended within 0\.1 s"):
+    process = ssh.start(network.hosts[1].address, f"sh -c 'read line; exit {status}'")
+    with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.1)
     process.stdin.write(b"\n")
-    assert process.wait(10) == status
+    process.stdin.flush()
+    assert process.wait(10) == status and process.lost is None
 
 
 def test_a_program_that_is_killed(network, ssh):
-    process = ssh.connect(network.hosts[1].address).start("sleep 1000")
+    process = ssh.start(network.hosts[1].address)
     [pid] = until(lambda: [pid for pid, words in network.hosts[1].processes() if words == "sleep 1000"])
     os.kill(pid, signal.SIGKILL)
-    assert process.wait(10) == -1 and process.stdout.read() == b""
+    assert process.wait(10) == 255 and process.stdout.read() == b"" and process.lost is None
 
 
 @pytest.mark.oldest
 def test_streams_carry_bytes_both_ways(network, ssh):
-    process = ssh.connect(network.hosts[1].address).start("cat")
+    process = ssh.start(network.hosts[1].address, "cat")
     data = os.urandom(20_000_000)
 
     def write():
@@ -112,28 +113,53 @@ def test_streams_carry_bytes_both_ways(network, ssh):
 
 
 def test_lines_and_the_other_output(network, ssh):
-    process = ssh.connect(network.hosts[1].address).start("sh -c 'printf \"one\\ntwo\\n\\nrest\"; echo problem >&2'")
+    process = ssh.start(network.hosts[1].address, "sh -c 'printf \"one\\ntwo\\n\\nrest\"; echo problem >&2'")
     assert [process.stdout.readline() for _ in range(5)] == [b"one\n", b"two\n", b"\n", b"rest", b""]
     assert process.stderr.read() == b"problem\n"
 
 
 def test_a_write_to_a_program_that_takes_no_more(network, ssh):
-    process = ssh.connect(network.hosts[1].address).start("true")
+    process = ssh.start(network.hosts[1].address, "true")
     assert process.wait(10) == 0
     with pytest.raises(OSError):
         process.stdin.write(bytes(50_000_000))
 
 
-def test_several_programs_at_once_and_closing(network, ssh):
-    connection = ssh.connect(network.hosts[1].address)
-    processes = [connection.start("cat") for _ in range(5)]
-    for number, process in enumerate(processes):
-        process.stdin.write(b"%d\n" % number)
-    assert [process.stdout.readline() for process in processes] == [b"%d\n" % number for number in range(5)]
-    connection.close()
-    assert not connection.alive
-    assert [process.stdout.read() for process in processes] == [b""] * 5
-    until(lambda: not commands(network.hosts[1]))
-    connection.close()
-    with pytest.raises(LaunchError, match="'true' was not started"):
-        connection.start("true")
+def test_eight_at_once_another_command_and_the_end(network, ssh):
+    """A server of the usual settings refuses logins when more than ten begin at once."""
+    host = network.hosts[1]
+    with host.listening_otherwise(MaxStartups="10:30:100"), ThreadPoolExecutor() as pool:
+        processes = list(pool.map(lambda _: ssh.start(host.address, "cat"), range(8)))
+    processes[0].run("touch /tmp/was-here", seconds=10)
+    assert host.file("/tmp/was-here").exists()
+    assert commands(host).count("cat") == 8
+    for process in processes:
+        process.close()
+        process.close()
+    assert all(process.stdout.closed for process in processes)
+    until(lambda: not commands(host))
+
+
+LOGS_IN = """
+import sys
+from autodist_core.cluster.ssh import Connection
+from autodist_core.resource_spec import SSHGroup
+connection = Connection(sys.argv[1], SSHGroup(username="root", key_file=sys.argv[2]), "cat")
+print(connection._directory, connection._ssh.pid, flush=True)
+connection.wait()
+"""
+
+
+def test_nothing_stays_after_a_killed_program(network, ssh):
+    host = network.hosts[1]
+    command = [sys.executable, "-c", LOGS_IN, host.address, network.key_file]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        directory, pid = program.stdout.readline().split()
+        assert Path(directory).is_dir() and Path("/proc", pid).is_dir() and commands(host)
+        program.kill()
+    until(lambda: not commands(host) and not Path(directory).exists() and not Path("/proc", pid).exists())
+
+
+def test_a_machine_without_ssh(network, ssh, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ssh.refusal("10.0.0.2") == "the program 'ssh' is not on this machine: install OpenSSH's client."
