@@ -11,7 +11,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     StateCombiner: no change
     Outputs: AddV2: 4 -> 5, Const: 22 -> 24, ExpandDims: 0 -> 1, Identity: 4 -> 5, Mul: 10 -> 11, Pack: 0 -> 2, ...
     Order: NoOp: 3 -> 4
-    ProductsInTurn: no change
+    GradientsInTurn: no change
     NumbersTogether: no change
     LookupsTogether: no change
     Compile: no change
@@ -29,11 +29,11 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.compile import Compile
+from autodist_core.kernel.passes.gradients_in_turn import GradientsInTurn
 from autodist_core.kernel.passes.lookups_together import LookupsTogether
 from autodist_core.kernel.passes.numbers_together import NumbersTogether
 from autodist_core.kernel.passes.order import Order
 from autodist_core.kernel.passes.outputs import Outputs
-from autodist_core.kernel.passes.products_in_turn import ProductsInTurn
 from autodist_core.kernel.passes.replicator import Replicator
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer, PSSynchronizer
@@ -47,7 +47,7 @@ from autodist_core.step.index import StepIndex
 
 PIPELINE: tuple[Kernel, ...] = (
     Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Update(), StateCombiner(), Outputs(),
-    Order(), ProductsInTurn(), NumbersTogether(), LookupsTogether(), Compile(),
+    Order(), GradientsInTurn(), NumbersTogether(), LookupsTogether(), Compile(),
 )
 
 

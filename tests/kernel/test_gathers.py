@@ -14,7 +14,7 @@ from autodist_core.kernel import build
 from autodist_core.strategy import AllReduce, Sharded
 from tests.capture.plain import descend, trace
 from tests.equality.test_more_models import MODELS as MORE
-from tests.kernel.graphs import SHAPES, ancestors, layered_variables, machine, placed, train
+from tests.kernel.graphs import SHAPES, ancestors, layered_variables, machine, placed, placed_on, train
 from tests.support.compare import assert_same
 from tests.support.graphs import captured
 from tests.support.models import stacked
@@ -56,6 +56,21 @@ def test_each_use_has_a_gather_which_begins_when_the_use_two_before_has_ended():
         for read in reads:
             waits = ancestors(graph.node, read)
             assert uses[before] in waits and uses[one] not in waits
+
+
+def test_each_gradient_waits_for_the_sum_of_the_one_two_before():
+    """So no machine is further ahead of others. A part that waits for theirs does not keep the whole gradient."""
+    width = 256
+    layers = [keras.layers.Dense(width, name=f"dense_{number}") for number in range(4)]
+    x = np.ones((4, width))
+    item = captured(stacked(keras.Input((width,)), *layers, optimizer="sgd"), x, x).item
+    nodes = build(item, placed_on(item, GATHERED, 1, 1)).graph_def.node
+    by_name = {node.name: node for node in nodes}
+    beginnings = [f"reduced/server_10.0.0.2_CPU_0/0/dense_{number}/kernel/" for number in reversed(range(4))]
+    sums = [name for beginning in beginnings for name in by_name if name.startswith(beginning)]
+    for before, one, later in zip(sums, sums[1:], sums[2:], strict=False):
+        (own,) = (source for source in by_name[later].input if by_name[source].op == "DeepCopy")
+        assert before in ancestors(nodes, own) and one not in ancestors(nodes, own)
 
 
 def test_tensorflow_makes_one_gather_of_no_two():

@@ -22,7 +22,7 @@ REPLICATOR, ALL_REDUCE, SERVERS, UPDATE, OUTPUTS, ORDER = (
 def test_the_pipeline_is_in_the_order_of_the_flow():
     assert [kernel.name for kernel in PIPELINE] == [
         "Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Barriers", "Update",
-        "StateCombiner", "Outputs", "Order", "ProductsInTurn", "NumbersTogether", "LookupsTogether", "Compile",
+        "StateCombiner", "Outputs", "Order", "GradientsInTurn", "NumbersTogether", "LookupsTogether", "Compile",
     ]  # fmt: skip
     assert tuple(type(kernel)() for kernel in PIPELINE) == PIPELINE, "kernels are values"
 
@@ -35,7 +35,7 @@ def test_changes_read_as_counts_before_and_after():
     assert changes[5] == "StateCombiner: no change"
     assert changes[-5:] == [
         "Order: NoOp: 3 -> 4",
-        *(f"{each}: no change" for each in ("ProductsInTurn", "NumbersTogether", "LookupsTogether", "Compile")),
+        *(f"{each}: no change" for each in ("GradientsInTurn", "NumbersTogether", "LookupsTogether", "Compile")),
     ]
     assert str(Change("Some", (("AddN", 0, 2), ("Mul", 3, 1)))) == "Some: AddN: 0 -> 2, Mul: 3 -> 1"
 

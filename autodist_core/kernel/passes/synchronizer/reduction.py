@@ -117,7 +117,25 @@ def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     name = name_of(gradient, owner)
     teams = [team for team in _teams(draft) if _parts(draft, gradient, team)]
     found = [of_team(draft, gradient, owner, team) for team in teams]
+    if not gradient.indices and len(by_host(draft.active_replicas)) > 1:
+        found = [Rows(_own_memory(draft, each.values, draft.type_of(gradient), owner.device)) for each in found]
     return _reduce(draft, name, gradient, found, owner.device)
+
+
+def _own_memory(draft: Draft, value: str, dtype: tf.DType, device: str) -> str:
+    """Return a value that keeps no larger one in memory while it waits for those of other machines.
+
+    A slice along the first axis shares the memory of the whole gradient, of which other machines get the other slices.
+    """
+    source = draft.editor[naming.node_of(value)]
+    while source.op == "Identity":
+        source = draft.editor[naming.node_of(source.input[0])]
+    if source.op != "Slice" or host_of(source.device) != host_of(device):
+        return value
+    name = f"{naming.node_of(value)}/copy"
+    if name not in draft.editor:
+        draft.editor.add("DeepCopy", name, [value], source.device, T=dtype)
+    return name
 
 
 def name_of(gradient: Gradient, owner: Owner) -> str:
