@@ -72,9 +72,10 @@ pytest: $(VENV)/.installed-test
 test-long: $(VENV)/.installed-test
 	$(PYTEST) -m long --part $(PART) $(PYTEST_ARGS)
 
-# Data and models of other packages, and Orbax's checkpoints: what these tests need is installed here only, since it is large.
+# Data and models of other packages, Orbax's checkpoints, and Ray: what these tests need is installed here only, since it is large.
 test-packages: $(VENV)/.installed-packages
 	$(PYTEST) --dist worksteal -m long -k "other_packages or orbax or real_examples" tests/test_real_examples.py tests/front/test_keras_loops.py tests/callbacks/test_keras_callbacks.py $(PYTEST_ARGS)
+	$(PYTEST) -m long tests/cluster/test_ray.py
 
 # A part of the tests on the lower bounds of setup.cfg, in a virtual environment of its own.
 test-oldest: $(OLDEST)/.installed

@@ -63,6 +63,7 @@ _OVER_SSH = "it needs an ssh server on another machine"
 _SERVERS = "it starts TensorFlow servers, which takes seconds"
 WITHOUT = {
     "discovery.local_gpus": "its result is that of the machine",
+    "ray_agents.RayAgent": "it runs in a worker of Ray",
     "agent_over_ssh.AgentOverSSH": _OVER_SSH,
     "connection.Connection": _OVER_SSH,
     "scheduled_agent.ScheduledAgent": "it needs an agent that a scheduler has started",

@@ -27,7 +27,7 @@ PUBLIC_NAMES = {
         AllReduce BUILDERS PS PSLoadBalancing Parallax PartitionedAR PartitionedPS RandomAxisPartitionAR Sharded
         Strategy StrategyBuilder UnevenPartitionedPS default resolve
     """,
-    "autodist_keras": "DistributedModel callbacks without_values",
+    "autodist_keras": "DistributedModel callbacks synchronize_batch_norm without_values",
 }
 
 

@@ -7,6 +7,7 @@ cluster starts an agent on every node. In reading order:
 - ``values``: devices, nodes and ssh groups.
 - ``grammar``: the YAML file, read and checked.
 - ``discovery``: the GPUs of this machine, and the cluster that a scheduler describes.
+- ``ray_agents``: the machines and the agents that Ray gives.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from autodist_core.errors import ResourceSpecError, amount
 from autodist_core.resource_spec import discovery, grammar
+from autodist_core.resource_spec.ray_agents import RayAgents
 from autodist_core.resource_spec.values import DeviceSpec, Node, SSHGroup
 
 __all__ = ["DeviceSpec", "Devices", "Node", "ResourceSpec", "SSHGroup"]
@@ -63,6 +65,8 @@ class ResourceSpec:
     """The `tf.distribute` cluster resolver from which the spec was made, if there is one."""
     _is_agent = True
     """Whether this process is the one of its machine that serves as the agent."""
+    ray_agents: RayAgents | None = None
+    """What starts the agents on machines of a Ray cluster, if the spec is of one."""
 
     @classmethod
     def local(cls, cpus: int = 2) -> ResourceSpec:
@@ -111,6 +115,22 @@ class ResourceSpec:
         task = {"type": getattr(resolver, "task_type", None), "index": getattr(resolver, "task_id", None)}
         spec = cls._from_cluster(cluster, gpus, source, discovery.own_task(task))
         spec.cluster_resolver = resolver
+        return spec
+
+    @classmethod
+    def from_ray(cls, nodes: int, *, cpus: int = 1, gpus: int = 0, seconds: float = 60.0) -> ResourceSpec:
+        """Machines of the Ray cluster to which this program is connected, each with ``cpus`` CPUs and ``gpus`` GPUs.
+
+        The first one is this program's machine. A placement group reserves them, and the agents are actors in it. They
+        end with `DistributedModel.close`, and with the program. Ray has ``seconds`` to give the machines.
+
+        >>> ResourceSpec.from_ray(nodes=2)
+        Traceback (most recent call last):
+        autodist_core.errors.ResourceSpecError: ...
+        """
+        machines = [{"address": f"machine-{at}", "chief": at == 0, "cpus": cpus, "gpus": gpus} for at in range(nodes)]
+        spec, agents = cls({"nodes": machines}), RayAgents(seconds)
+        spec._source, spec.ray_agents, spec._nodes = "the Ray cluster", agents, agents.start(spec._nodes)
         return spec
 
     @classmethod

@@ -23,6 +23,25 @@ from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
 
 
+def synchronize_batch_norm(model: Any) -> int:
+    """Let every `BatchNormalization` of a ready model take the statistics of the whole batch, and count these layers.
+
+    It sets `synchronized`, as the argument of the layer does, also in nested models. A step of `model` that was traced
+    before is traced anew.
+
+    >>> backbone = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])
+    >>> model = keras.Sequential([backbone, keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+    >>> synchronize_batch_norm(model), backbone.layers[-1].synchronized
+    (2, True)
+    """
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    for layer in layers:
+        layer.synchronized = True
+    if isinstance(model, keras.Model):
+        model.train_function = None
+    return len(layers)
+
+
 @contextmanager
 def synchronized(model: Any, trace: Any) -> Iterator[None]:
     """Let a model's synchronized layers compute statistics over all replicas, while a step is traced.

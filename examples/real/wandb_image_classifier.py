@@ -12,7 +12,7 @@ import wandb
 from wandb.integration.keras import WandbMetricsLogger
 
 from autodist_core import ResourceSpec
-from autodist_keras import DistributedModel
+from autodist_keras import DistributedModel, synchronize_batch_norm
 
 
 def train(distributed: bool = True) -> tuple[keras.Model, dict[str, Any]]:
@@ -23,9 +23,7 @@ def train(distributed: bool = True) -> tuple[keras.Model, dict[str, Any]]:
         stackwise_num_strides=[1], block_type="basic_block",
     )  # fmt: skip
     model = keras_hub.models.ResNetImageClassifier(backbone, num_classes=2)
-    for layer in backbone.layers:
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True
+    synchronize_batch_norm(model)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"])
 

@@ -4,9 +4,11 @@ import keras
 import numpy as np
 import pytest
 
+from autodist_keras import synchronize_batch_norm
+from tests.support.compare import assert_same, named
 from tests.support.models import Data, ReferenceModel, dense_data
 from tests.support.steps import OwnLoss
-from tests.support.training import assert_equal_training
+from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
 class NoScaling(OwnLoss, keras.Sequential):
@@ -57,3 +59,31 @@ def test_statistics_of_the_whole_batch(base: type[keras.Sequential], replicas: i
 def test_statistics_of_what_a_mask_leaves(replicas: int, share_memory: bool):
     reference = ReferenceModel("masked", _masked, _sequences, lambda: {"loss": "mse"})
     assert_equal_training(reference, replicas=replicas, share_memory=share_memory)
+
+
+def _ready() -> keras.Model:
+    """With batch normalization in a nested model, and behind it."""
+    norm, inputs = keras.layers.BatchNormalization, keras.Input((5,))
+    parts = [keras.Input((5,)), keras.layers.Dense(4, use_bias=False), norm(momentum=0.5, name="norm")]
+    inside = keras.Sequential(parts, name="inside")
+    model = keras.Model(inputs, keras.layers.Dense(5)(norm(momentum=0.5)(keras.ops.tanh(inside(inputs)))))
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_ready_model_takes_the_statistics_of_the_whole_batch(traced: bool):
+    x, y = np.random.default_rng(5).normal(size=(2, 22, 5))
+    expected, model = seeded(_ready), seeded(_ready)
+    weights = model.get_weights()
+    expected.fit(x, y, **QUIET)
+    with distributed(model) as front:
+        assert "not exact" in str(front.plan(x, y))
+        if traced:
+            front.fit(x, y, **QUIET)
+        assert synchronize_batch_norm(model) == 2
+        model.set_weights(weights)
+        front.fit(x, y, **QUIET)
+        assert "not exact" not in str(front.plan(x, y))
+    assert_same(named(expected.weights), named(model.weights))
+    assert keras.models.clone_model(model).get_layer("inside").get_layer("norm").synchronized

@@ -90,6 +90,8 @@ class Fleet:
         if self.cluster is None:
             nodes = ", ".join(node.address for node in self.spec.nodes)
             with stage(f"the start of {nodes}"):
+                if self.spec.ray_agents is not None:
+                    self.spec.ray_agents.start(self.spec.nodes)
                 self.cluster = Cluster.start(self.spec, self.lost_after, self.tunnelled)
         return self.cluster
 
@@ -98,6 +100,8 @@ class Fleet:
         cluster, self.cluster = self.cluster, None
         if cluster is not None:
             cluster.close()
+            if self.spec.ray_agents is not None:
+                self.spec.ray_agents.close()
 
     def restart_servers(self, error: Exception) -> None:
         """Start the servers of the same nodes again, after an error that TensorFlow's collectives do not survive."""
