@@ -61,6 +61,7 @@ STORED = {
         "tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", "_handle", "seeing looks at variables"
     ): "handle",
     Seam("tensorflow.python.framework.registry.Registry", "_registry", "releasing the graphs of traced steps"): "",
+    Seam("tensorflow.compat.v1.Session", "_closed", "dropping a session whose servers are gone"): "close",
     Seam(_FUNC_GRAPH, "control_outputs", "running the side effects of a step"): "",
     Seam(_FUNC_GRAPH, "inputs", "following gradients into nested functions"): "",
     Seam(_FUNC_GRAPH, "outputs", "following gradients into nested functions"): "",
