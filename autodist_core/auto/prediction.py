@@ -144,7 +144,9 @@ class Totals:
         pulled = max(others * served[_PULL], self._pulled - served[_PULL])
         back = max(pulled / machine.bandwidth, HANDLING / machine.processors * pulled)
         link = (max(sum(sent), sum(got)) + fetched + pulled) / machine.bandwidth
-        ended = max(wire, bus, handled) + signal + 2 * machine.latency  # the chief calls each machine, which answers
+        # The chief calls each machine, which answers. It waits until all are ready to update, and tells the others so.
+        elsewhere = in_ring > _NOTHING or any(address != self._machines[0].address for address in self._own)
+        ended = max(wire, bus, handled) + signal + (4 if elsewhere else 2) * machine.latency
         return _OfMachine(busy, ended, update, back + machine.latency if pulled > _NOTHING else 0.0, link)
 
 

@@ -17,7 +17,7 @@ from tests.planning import cases
 
 KERNEL = GraphItem((Variable("kernel", (1000, 1000), "float32"),))
 RATE = 1e9 / 8 * 0.957
-CALL = 2 * LATENCY
+CALL = READY = 2 * LATENCY
 
 
 def machines(count, **settings):
@@ -55,7 +55,7 @@ def test_an_all_reduce_is_the_backward_pass_and_the_bytes():
     found = predicted(AllReduce())
     compute, wire = 6e6 * 500 / 2e10, 4e6 / RATE
     assert found.parts["10.0.0.1"] == pytest.approx({
-        COMPUTE: compute, WIRE: wire + 2 * LATENCY + CALL, UPDATING: 4e6 * UPDATE / 2, BACK: 0.0,
+        COMPUTE: compute, WIRE: wire + 2 * LATENCY + READY + CALL, UPDATING: 4e6 * UPDATE / 2, BACK: 0.0,
     })  # fmt: skip
     assert found.step == pytest.approx(sum(found.parts["10.0.0.2"].values()))
     assert list(found.parts["10.0.0.1"]) == list(PARTS)
@@ -127,7 +127,7 @@ def test_of_a_table_rows_travel_and_a_slot_makes_the_update_dense():
 
 def test_compressors_and_owners_change_what_travels():
     half = predicted(AllReduce(compressor="HorovodCompressor", factor_rows=0))
-    assert half.part(WIRE) - 2 * LATENCY - CALL == pytest.approx(2e6 / RATE)
+    assert half.part(WIRE) - 2 * LATENCY - READY - CALL == pytest.approx(2e6 / RATE)
     kept, gathered = predicted(Sharded()), predicted(Sharded(weights="gathered"))
     assert gathered.links["10.0.0.1"] == pytest.approx(1.25 * kept.links["10.0.0.1"])
 
@@ -151,7 +151,7 @@ def test_processors_hold_up_what_a_link_would_carry():
     cluster = _measured(ClusterProfile.assumed(machines(2)), 2e10, processors=0.01)
     for builder, moved in ((AllReduce(), RING * 8e6), (PS(), 4e6)):
         found = predicted(builder, cluster=cluster)
-        hops = 2 if found.part(BACK) == 0 else 1
+        hops = 4 if found.part(BACK) == 0 else 1
         assert found.part(WIRE) == pytest.approx(moved * HANDLING / 0.01 + hops * LATENCY + CALL)
     assert found.part(BACK) == pytest.approx(4e6 * HANDLING / 0.01 + LATENCY)
 
