@@ -10,7 +10,7 @@ import pytest
 
 from autodist_core.cluster.protocol.messages import AGENT_MODULE, receive
 
-OURS, OWN = f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={os.cpu_count()}", "glibc.malloc.check=0"
+OURS, OWN = f"glibc.malloc.hugetlb=1:glibc.malloc.arena_max={2 * os.cpu_count()}", "glibc.malloc.check=0"
 
 
 @pytest.mark.parametrize("given, used", [(None, OURS), ("", ""), (OWN, OWN), ("taken away", OURS)])
