@@ -10,6 +10,7 @@ from pathlib import Path
 # Both are read when TensorFlow and Keras are imported: once in this process, and after this file.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
+os.environ["AUTODIST_CACHE"] = ""  # no test finds what another one chose
 
 import pytest
 import tensorflow as tf

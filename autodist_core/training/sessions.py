@@ -38,6 +38,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
+from autodist_core.training import choices
 from autodist_core.training.devices import absent, local_spec, replicas, without_nccl_on_one_card
 from autodist_core.training.settings import Settings
 
@@ -75,6 +76,7 @@ class Strategies:
             strategy = builder.build(item, spec)
             compiled = compiler.compile(strategy)
         self._built.append((spec, step, strategy.copy()))
+        choices.keep(builder, item, spec, strategy)
         return compiled
 
     def decide(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec, strategy: Strategy) -> None:

@@ -20,6 +20,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.union import union
 from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.training import choices
 from autodist_core.training.compressor_state import CompressorState
 from autodist_core.training.entries import Entry
 from autodist_core.training.measured import fastest, times_of
@@ -195,9 +196,17 @@ class Training:
         return self.state
 
     def measure_once(self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int) -> None:
-        """Measure a training step for a strategy that is chosen by its predicted time, if none was measured before."""
-        if self.settings.strategy.reads_steps and item.gradients:
-            self._times = self._times or times_of(item, entries, arrays, total, self.settings.resource_spec)
+        """Measure a training step for a strategy that is chosen by its predicted time, if none was measured before.
+
+        An earlier program may have measured it, and have chosen.
+        """
+        settings, sessions = self.settings, self._sessions
+        if settings.strategy.reads_steps and item.gradients:
+            before = (settings.strategy, item, settings.resource_spec)
+            if self._times is None and not sessions.tried and (found := choices.earlier(*before)) is not None:
+                self._times, sessions.tried = found[1], True
+                sessions.strategies.decide(*before, found[0])
+            self._times = self._times or times_of(item, entries, arrays, total, settings.resource_spec)
             item.found[StepTimes] = self._times
 
     def try_once(
@@ -211,7 +220,9 @@ class Training:
             strategy = fastest(self._sessions, item, entries, arrays, total, check)
             self._sessions.tried = True
             if strategy is not None:
-                self._sessions.strategies.decide(self.settings.strategy, item, self.settings.resource_spec, strategy)
+                choice = (self.settings.strategy, item, self.settings.resource_spec, strategy)
+                self._sessions.strategies.decide(*choice)
+                choices.keep(*choice, tried=True)
 
     def placed_with(self, item: GraphItem) -> GraphItem:
         """The training steps of the session with which a step is placed, and the step itself, as one.

@@ -191,3 +191,20 @@ def test_a_step_of_a_fixed_batch_size_is_refused_in_the_words_of_every_strategy(
     auto = DistributedModel(model, ResourceSpec.local(cpus=2), strategy=Auto(trials=2))
     with auto as dm, pytest.raises(CaptureError, match="fixes how many examples a batch has"):
         dm.fit(np.zeros((16, 6)), np.zeros((16, 6)), batch_size=16, verbose=0)
+
+
+def test_a_later_program_takes_the_choice_of_an_earlier_one(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("AUTODIST_CACHE", str(tmp_path))
+
+    def plan(size=EXAMPLES, trials=0):
+        with DistributedModel(seeded(dense), ResourceSpec.local(cpus=2), strategy=Auto(trials=trials)) as dm:
+            dm.fit(X[:size], Y[:size], batch_size=size, verbose=0)
+            return dm.plan().splitlines()
+
+    first, (file,) = plan(), tmp_path.iterdir()
+    note = f"  note: auto: chosen by an earlier program; delete {file} to choose again"
+    assert note not in first and [line for line in plan() if line != note] == first
+    assert "earlier" not in str(plan(9)) and "earlier" not in str(plan(trials=2))
+    assert "auto tried strategies" in (tried := str(plan(trials=2))) and "earlier" in tried
+    file.write_text("{")
+    assert note not in plan() and f"{file} cannot be read" in caplog.text

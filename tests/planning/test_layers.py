@@ -39,7 +39,7 @@ INSIDE = {
     "autodist_core.auto": ("profiles", "of_step", "charges", "prediction", "choosing", "improving"),
     "autodist_core.training": (
         "entries", "homes", "patience", "devices", "settings", "in_graphs", "watching", "first_values",
-        "life", "state", "compressor_state", "sessions", "measured", "training", "announcing", "steps",
+        "life", "state", "compressor_state", "choices", "sessions", "measured", "training", "announcing", "steps",
     ),
     "autodist_core.loops": (
         "calls", "variables", "engine", "gradients", "nested_markers", "combining", "inside", "tracing",
