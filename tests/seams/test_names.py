@@ -131,9 +131,8 @@ def page():
         "These are the names and behaviours of other packages that autodist-keras uses although they are not public",
         "API. Whether the names are there is checked when the first model is wrapped; a `SeamError` lists everything",
         "that is missing. What has *at use* is checked when a step shows it. *Tested* means that the tests alone show",
-        "it, on each version that `setup.cfg` allows. The tables stand in `autodist_core/seams/table.py`,",
-        "`autodist_keras/seams.py` and `tests/seams/test_uses.py`. A test compares this page with them. After a change",
-        "there, run `python -m tests.seams.test_names > docs/developers/seams.md`.", "",
+        "it, on each version that `setup.cfg` allows. `python -m tests.seams.test_names` writes this page from the",
+        "tables in `autodist_core/seams/table.py`, `autodist_keras/seams.py` and `tests/seams/test_uses.py`.", "",
     ]
     for title, ours in (("Keras", True), ("TensorFlow and Python", False)):
         lines += [f"## {title}", "", "| what rests on it | names |"]
