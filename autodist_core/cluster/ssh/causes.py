@@ -81,7 +81,7 @@ def why_lost(log: str) -> str | None:
     session = re.search(r"channel (\d+): new .*client-session", log)
     if session and re.search(rf"channel {session[1]} rtype exit-", log):
         return None
-    return last_words(log) or "ssh was ended"
+    return last_words(log) or ("its ssh server closed it" if "Exit status -1" in log else "ssh was ended")
 
 
 def last_words(log: str, most: int = 1) -> str:
@@ -90,7 +90,7 @@ def last_words(log: str, most: int = 1) -> str:
     >>> last_words("Timeout, server 10.0.0.2 not responding.\\ndebug1: Exit status -1\\n")
     'Timeout, server 10.0.0.2 not responding'
     """
-    lines = re.findall(r"^(?!debug1: |Authenticated |Transferred: |Bytes per second: )(.*\S)", log, re.M)
+    lines = re.findall(r"^(?!debug1: |channel |Authenticated |Transferred: |Bytes per second: )(.*\S)", log, re.M)
     return "; ".join(lines[-most:]).removesuffix(".")
 
 

@@ -87,11 +87,12 @@ def test_the_exit_status(network, ssh, status):
         process.stdin.write(bytes(50_000_000))
 
 
-def test_a_program_that_is_killed(network, ssh):
+@pytest.mark.parametrize(("killed", "lost"), [("sleep 1000", None), ("@notty", "its ssh server closed it")])
+def test_what_is_killed_there(network, ssh, killed, lost):
     process = ssh.start(network.hosts[1].address)
-    [pid] = until(lambda: [pid for pid, words in network.hosts[1].processes() if words == "sleep 1000"])
-    os.kill(pid, signal.SIGKILL)
-    assert process.wait(10) == 255 and process.stdout.read() == b"" and process.lost is None
+    for number in until(lambda: [pid for pid, words in network.hosts[1].processes() if killed in words]):
+        os.kill(number, signal.SIGKILL)
+    assert process.wait(10) == 255 and process.stdout.read() == b"" and process.lost == lost
 
 
 @pytest.mark.oldest
