@@ -130,4 +130,4 @@ def assignments(host: str, variables: Mapping[str, str]) -> bytes:
                 "not begin with a digit, and its value has no NUL. Correct 'shared_envs'.",
             )
     lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-    return os.fsencode("".join(lines))
+    return "".join(lines).encode(errors="surrogateescape")
