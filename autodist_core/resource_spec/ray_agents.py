@@ -26,7 +26,7 @@ _PINNED, _ANSWER_SECONDS = 0.001, 5.0
 class RayAgents:
     """The placement group and the actors of a resource spec, from `start` to `close`. Ray ends them with the program.
 
-    >>> RayAgents(seconds=60)
+    >>> RayAgents(seconds=60).start(())
     Traceback (most recent call last):
     autodist_core.errors.ResourceSpecError: ...
     """
@@ -36,17 +36,23 @@ class RayAgents:
             import ray
         except ImportError:
             raise ResourceSpecError("ResourceSpec.from_ray needs Ray on all machines: pip install ray.") from None
-        if not ray.is_initialized():
-            raise ResourceSpecError("Call ray.init(address='auto') before ResourceSpec.from_ray: Ray is not connected.")
         self._ray, self._seconds = ray, seconds
         self._group: Any = None
         self._actors: list[Any] = []
+
+    @property
+    def hold(self) -> bool:
+        """Whether machines are reserved."""
+        return self._group is not None
 
     def start(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Start agents on all nodes but the chief, which is the first one; a LaunchError says why that cannot be.
 
         Agents that run stay. Ray chooses the machine of a node that has no port, and the actor there the port.
         """
+        # Without a connection, Ray would start a cluster of its own.
+        if not self._ray.is_initialized():
+            raise ResourceSpecError("Call ray.init(address='auto') before ResourceSpec.from_ray: Ray is not connected.")
         with suppress(self._ray.exceptions.RayError):
             if self._actors and self._ray.get([each.found.remote() for each in self._actors], timeout=_ANSWER_SECONDS):
                 return nodes
@@ -78,10 +84,15 @@ class RayAgents:
     def _reserve(self, nodes: tuple[Node, ...], own: str) -> None:
         ray, each = self._ray, {"CPU": len(nodes[0].cpus), "GPU": len(nodes[0].gpus)}
         chosen = [own, *(node.address for node in nodes[1:] if node.agent_port)]
+        known = {node["NodeManagerAddress"]: _said(node["Resources"]) for node in ray.nodes() if node["Alive"]}
+        if own not in known:
+            raise LaunchError("", (
+                f"This program runs on {own}, which is none of the Ray cluster's machines: {known}. Start it on one "
+                "of them, by `ray job submit` for example; Ray Client, ray://, does not do that."
+            ))
         pins = [{f"node:{address}": _PINNED} for address in chosen] + [{}] * (len(nodes) - len(chosen))
         self._group = ray.util.placement_group([each | pin for pin in pins], strategy="STRICT_SPREAD")
         if not self._group.wait(self._seconds):
-            known = {node["NodeManagerAddress"]: _said(node["Resources"]) for node in ray.nodes() if node["Alive"]}
             raise LaunchError("", (
                 f"Ray did not reserve {amount(len(nodes), 'machine')} with {_said(each)} each, among them "
                 f"{', '.join(chosen)}, within {self._seconds:g} s. There are {known}. Free, in all: "

@@ -119,7 +119,9 @@ class Sessions:
         if self._has_machines:
             self.fleet.start()
         else:
-            local_spec(self.settings.resource_spec)
+            spec = local_spec(self.settings.resource_spec)
+            if spec.ray_agents is not None and not spec.ray_agents.hold:
+                spec.ray_agents.start(spec.nodes)
 
     def open(self, placement: Callable[[], Placement]) -> Session:
         """A session on this machine, or one over all nodes, which asks for its placement again after a restart."""

@@ -96,12 +96,12 @@ class Fleet:
         return self.cluster
 
     def close(self) -> None:
-        """End the cluster, if there is one."""
+        """End the cluster, if there is one, and give Ray's machines back."""
         cluster, self.cluster = self.cluster, None
         if cluster is not None:
             cluster.close()
-            if self.spec.ray_agents is not None:
-                self.spec.ray_agents.close()
+        if self.spec.ray_agents is not None:
+            self.spec.ray_agents.close()
 
     def restart_servers(self, error: Exception) -> None:
         """Start the servers of the same nodes again, after an error that TensorFlow's collectives do not survive."""

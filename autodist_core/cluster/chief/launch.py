@@ -14,6 +14,7 @@ from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents
 from autodist_core.cluster.chief.tunnels import Tunnels
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.doctor.report import not_ready
+from autodist_core.cluster.protocol.probes import REMEDY
 from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
@@ -104,7 +105,11 @@ def _with_tunnels(launched: Launched) -> Launched:
         )
         for other, problem in zip(launched.agents, answer["problems"], strict=True):
             if problem:
-                raise LaunchError(agent.node.address, f"its tunnel to {other.node.address} does not work: {problem}")
+                raise LaunchError(
+                    agent.node.address,
+                    f"its tunnel to {other.node.address} does not work: {problem.removesuffix(f'. {REMEDY}')}. The ssh "
+                    "servers of both must let ports be forwarded: 'AllowTcpForwarding yes', no 'PermitOpen'",
+                )
 
     tunnelled.on_each_agent(reach, "reach each other", deadlines.reach + deadlines.answer)
     return tunnelled

@@ -19,7 +19,7 @@ _ANSWER_SECONDS = 5.0
 _TRIPS = 20
 _CHUNK = 1 << 18
 _PING, _PONG = b"?", b"!"
-_REMEDY = "Let the firewalls between the nodes pass the ports of AUTODIST_PORTS, or correct the address"
+REMEDY = "Let the firewalls between the nodes pass the ports of AUTODIST_PORTS, or correct the address"
 
 
 class Listener:
@@ -91,7 +91,7 @@ def reach(secret: str, peers: Sequence[tuple[str, int]], seconds: float) -> list
         except ValueError as error:
             return str(error)
         except OSError as error:
-            return f"{_why(error, seconds)}. {_REMEDY}"
+            return f"{_why(error, seconds)}. {REMEDY}"
         return None
 
     with ThreadPoolExecutor(max(1, len(peers))) as pool:

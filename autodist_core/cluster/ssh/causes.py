@@ -28,7 +28,8 @@ _FAILED = (
      "its host key is not known: {0}. Compare that with what `ssh-keygen -lf /etc/ssh/ssh_host_{1}_key.pub` prints "
      "there, and accept the key with `{accept}`"),
     (r"Authenticating to .*:(\d+) as '(.*)'\n(?s:.*)(?:Permission denied \(|Too many authentication failures)", ""),
-    (r"bad configuration option|no argument after keyword", "ssh's configuration cannot be used"),
+    (r"(?m)^((?!debug1: ).+)\n(?:debug1: .*\n)*.*terminating, \d+ bad configuration options",
+     "ssh's configuration cannot be used: {0}"),
     (r"kex_exchange_identification|ssh_dispatch_run_fatal|Connection (?:closed|reset)",
      "what listens there does not complete ssh's handshake: it is no ssh server, it refuses this machine, or more "
      "logins come at once than it takes (MaxStartups)"),
@@ -47,7 +48,7 @@ _LATE = (
     (r"Connecting to \S+ .*? port (\d+)\.\n",
      "no answer from port {0} within {seconds:g} s: the machine is off, cut off, or behind a firewall that drops "
      "connections"),
-    (r"", "ssh found no address of it within {seconds:g} s: is the network up?"),
+    (r"", "ssh found no address of it within {seconds:g} s: the network may be down"),
 )  # fmt: skip
 """What ssh logs of a login that did not come to its end in time: the last stage that it reached comes first."""
 
@@ -65,7 +66,7 @@ def why_no_login(log: str, errors: str, accept: str, seconds: float | None = Non
         if match := re.search(pattern, log):
             sentence = rule.format(*match.groups(), accept=accept, seconds=seconds) or _refusal(log, *match.groups())
             break
-    said = last_words(log)
+    said = last_words(log, 1 if pattern else 3)
     if pattern == _PROXY or not said:
         said = "; ".join(errors.split("\n")[-4:]).strip("; ") or said
     return f"{sentence} ({said})." if said else f"{sentence}."
@@ -80,17 +81,17 @@ def why_lost(log: str) -> str | None:
     session = re.search(r"channel (\d+): new .*client-session", log)
     if session and re.search(rf"channel {session[1]} rtype exit-", log):
         return None
-    return last_words(log) or "ssh was ended"
+    return last_words(log) or ("its ssh server closed it" if "Exit status -1" in log else "ssh was ended")
 
 
-def last_words(log: str) -> str:
-    """The last line of ssh's log that is for its user, without a final dot.
+def last_words(log: str, most: int = 1) -> str:
+    """The last lines of ssh's log that are for its user, so many at most, without a final dot.
 
     >>> last_words("Timeout, server 10.0.0.2 not responding.\\ndebug1: Exit status -1\\n")
     'Timeout, server 10.0.0.2 not responding'
     """
-    lines = re.findall(r"^(?!debug1: |Authenticated |Transferred: |Bytes per second: )(.*\S)", log, re.M)
-    return lines[-1].removesuffix(".") if lines else ""
+    lines = re.findall(r"^(?!debug1: |channel |Authenticated |Transferred: |Bytes per second: )(.*\S)", log, re.M)
+    return "; ".join(lines[-most:]).removesuffix(".")
 
 
 def _refusal(log: str, port: str, user: str) -> str:
@@ -102,12 +103,14 @@ def _refusal(log: str, port: str, user: str) -> str:
     if "Too many authentication failures" in log:
         parts.append(f"It hung up after {len(tried)}: name the right key in 'key_file', and no other is offered")
     parts.append(f"It accepts: {accepts[-1] if accepts else 'it did not say'}")
-    if signing := re.findall(r"Server accepts key: (\S+)(?=.*\n(?!Authenticated))", log):
+    faults = dict(re.findall(r'Load key "(.*)": (.*)', log))
+    signing = re.findall(r"Server accepts key: (.+) \S+ SHA256:(?=.*\n(?!Authenticated))", log)
+    if signing and faults.get(signing[-1]) != "bad permissions":
         parts.append(
             f"Not usable, although the server accepts it: key {signing[-1]}, which may be encrypted. Set its "
             f"passphrase in {PASSPHRASE}, or give the key to ssh-agent with ssh-add"
         )
-    parts += [f"Not usable: key {key} ({fault})" for key, fault in re.findall(r'Load key "(.*)": (.*)', log)]
+    parts += [f"Not usable: key {key} ({fault})" for key, fault in faults.items()]
     password = f" or set {PASSWORD}" if accepts and re.search("password|keyboard", accepts[-1]) else ""
     parts.append(f"Write your public key into ~/.ssh/authorized_keys there, correct 'username' or 'key_file'{password}")
     return ". ".join(parts)

@@ -37,7 +37,9 @@ def login(group: SSHGroup) -> list[str]:
     options = ["-p", str(group.port)] if group.port else []
     options += ["-l", group.username] if group.username else []
     if group.key_file:
-        options += ["-o", f'IdentityFile="{os.path.expanduser(group.key_file)}"', "-o", "IdentitiesOnly=yes"]
+        # ssh replaces %h and the like in it.
+        key_file = os.path.expanduser(group.key_file).replace("%", "%%")
+        options += ["-o", f'IdentityFile="{key_file}"', "-o", "IdentitiesOnly=yes"]
     return options
 
 
@@ -47,11 +49,14 @@ def settings(deadline_seconds: float, keepalive_seconds: float) -> list[str]:
     >>> [option for option in settings(30, 10) if option.startswith(("Connect", "Server"))]
     ['ConnectTimeout=31', 'ServerAliveInterval=1', 'ServerAliveCountMax=30']
     """
-    password, asking = PASSWORD in os.environ, {PASSWORD, PASSPHRASE} & set(os.environ)
+    # A password that is given is used, also if ssh's configuration has none be used.
+    password = "yes" if PASSWORD in os.environ else "no"
     chosen = {
         "StrictHostKeyChecking": "yes",
         "UpdateHostKeys": "no",
-        "BatchMode": "no" if asking else "yes",
+        "BatchMode": "no" if is_asked() else "yes",
+        "PasswordAuthentication": password,
+        "KbdInteractiveAuthentication": password,
         "NumberOfPasswordPrompts": 1,
         # Whoever waits for the login ends `ssh` before. This is for an `ssh` of which nobody is left to wait.
         "ConnectTimeout": math.ceil(deadline_seconds) + 1,
@@ -67,9 +72,12 @@ def settings(deadline_seconds: float, keepalive_seconds: float) -> list[str]:
         # What was tried, and how far it came.
         "LogLevel": "DEBUG1",
     }
-    if not password:
-        chosen |= {"PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no"}
     return ["-T", "-a", "-x", "-M", *(word for key, value in chosen.items() for word in ("-o", f"{key}={value}"))]
+
+
+def is_asked() -> bool:
+    """Whether the environment has something that ``ssh`` may ask for."""
+    return PASSWORD in os.environ or PASSPHRASE in os.environ
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -80,7 +88,7 @@ def environment(directory: Path) -> dict[str, str]:
     """
     # `ssh` starts its commands with this shell.
     env = {**os.environ, "SHELL": "/bin/sh", "SSH_ASKPASS_REQUIRE": "never"}
-    if PASSWORD in env or PASSPHRASE in env:
+    if is_asked():
         script = directory / "askpass"
         script.write_text(_ASKPASS)
         script.chmod(0o700)
@@ -102,6 +110,8 @@ def command_line(python_venv: str, command: str, size: int) -> str:
         # user of the host can see a command line. `dd` reads no byte more than them, and every host has `sh`.
         script = f'given="$(dd bs=1 count={size} 2>/dev/null)" && eval "$given" && exec {command}'
         command = f"/bin/sh -c {shlex.quote(script)}"
+    # A block of YAML ends with a new line.
+    python_venv = python_venv.rstrip("; \n")
     return f"{python_venv} && exec {command}" if python_venv else f"exec {command}"
 
 
@@ -119,4 +129,5 @@ def assignments(host: str, variables: Mapping[str, str]) -> bytes:
                 f"{name!r} cannot be set there: the name of an environment variable has letters, digits and '_', does "
                 "not begin with a digit, and its value has no NUL. Correct 'shared_envs'.",
             )
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()).encode()
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+    return "".join(lines).encode(errors="surrogateescape")

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autodist_core.cluster.ssh import causes
-from autodist_core.cluster.ssh.command import assignments, command_line, environment, login, settings
+from autodist_core.cluster.ssh.command import assignments, command_line, environment, is_asked, login, settings
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import SSHGroup
 
@@ -50,8 +50,7 @@ class Connection:
         variables = assignments(host, {**dict(group.shared_envs), **(env or {})})
         line = command_line(group.python_venv, command, len(variables))
         _require_usable(host, group)
-        # Not where TMPDIR says: the path of a socket has 100 characters at most.
-        self._directory = Path(tempfile.mkdtemp(prefix="autodist-ssh-", dir="/tmp"))
+        self._directory = _new_directory(host)
         # Open here, so that it can be read when the directory is gone.
         self._log = (self._directory / "log").open("w+b")
         own = ["-E", str(self._directory / "log"), "-S", str(self._directory / "s")]
@@ -167,9 +166,23 @@ def _require_usable(host: str, group: SSHGroup) -> None:
     """Raise if the program or the key that the group names is missing; ssh itself would take other keys then."""
     if shutil.which("ssh") is None:
         raise LaunchError(host, "the program 'ssh' is not on this machine: install OpenSSH's client.")
-    key = Path(group.key_file or os.devnull).expanduser()
+    key = Path(os.path.expanduser(group.key_file or os.devnull))
     try:
         key.read_bytes()
     except OSError as error:
         remedy = "correct 'key_file', or make a key with ssh-keygen"
         raise LaunchError(host, f"key {key} cannot be read ({error.strerror}): {remedy}.") from None
+
+
+def _new_directory(host: str) -> Path:
+    """A directory for ssh's log, its socket, and the program that it asks for a password."""
+    # First /tmp: the path of a socket has 100 characters at most.
+    places = ("/tmp", os.environ.get("TMPDIR", "/var/tmp"), os.path.expanduser("~"))
+    for place in places:
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(place)
+            runs_nothing = is_asked() and disk.f_flag & getattr(os, "ST_NOEXEC", 0)
+            if disk.f_bavail and not runs_nothing:
+                return Path(tempfile.mkdtemp(prefix="autodist-ssh-", dir=place))
+    needs = "write and run" if is_asked() else "write"
+    raise LaunchError(host, f"ssh can {needs} files in none of {', '.join(places)}: set TMPDIR to a short path.")

@@ -11,7 +11,7 @@ from tests.support.waiting import until
 @pytest.mark.parametrize("passphrase", ["", "two words"], ids=["plain", "encrypted"])
 def test_a_key_and_its_passphrase(network, ssh, monkeypatch, passphrase):
     # bcrypt's work factor is for real keys.
-    key = ssh.keygen("-t", "ed25519", "-a", "1", passphrase=passphrase, name="a new key")
+    key = ssh.keygen("-t", "ed25519", "-a", "1", passphrase=passphrase, name="a %h key")
     monkeypatch.setenv("AUTODIST_SSH_PASSPHRASE", passphrase)
     assert ssh.says(network.hosts[1].address, key_file=str(key)) == "host1"
 
@@ -69,6 +69,7 @@ def test_the_agent_is_asked_and_one_that_hangs_is_named(network, ssh, agent):
 
 def test_the_password_comes_from_the_environment(network, ssh, monkeypatch):
     address = network.hosts[1].address
+    ssh.configure("PasswordAuthentication no\n")
     monkeypatch.setenv("AUTODIST_SSH_PASSWORD", network.password)
     assert ssh.says(address, "id -un", key_file=None, username="guest") == "guest"
     monkeypatch.setenv("AUTODIST_SSH_PASSWORD", "wrong")

@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_the_virtual_environment_and_the_shared_variables(network, ssh):
     assert environment.items() >= (odd | {"EMPTY": "full"}).items()
 
 
-@pytest.mark.parametrize("venv", [None, "export A=1; sleep 1"])
+@pytest.mark.parametrize("venv", ["", "export A=1; sleep 1;\n"])
 def test_no_command_line_shows_the_values_of_variables(network, ssh, venv):
     """Command lines are for everybody on that machine to read; what else there is of a process, for its user only."""
     host = network.hosts[1]
@@ -83,46 +83,24 @@ def test_the_exit_status(network, ssh, status):
     process.stdin.write(b"\n")
     process.stdin.flush()
     assert process.wait(10) == status and process.lost is None
+    with pytest.raises(OSError):
+        process.stdin.write(bytes(50_000_000))
 
 
-def test_a_program_that_is_killed(network, ssh):
+@pytest.mark.parametrize(("killed", "lost"), [("sleep 1000", None), ("@notty", "its ssh server closed it")])
+def test_what_is_killed_there(network, ssh, killed, lost):
     process = ssh.start(network.hosts[1].address)
-    [pid] = until(lambda: [pid for pid, words in network.hosts[1].processes() if words == "sleep 1000"])
-    os.kill(pid, signal.SIGKILL)
-    assert process.wait(10) == 255 and process.stdout.read() == b"" and process.lost is None
+    for number in until(lambda: [pid for pid, words in network.hosts[1].processes() if killed in words]):
+        os.kill(number, signal.SIGKILL)
+    assert process.wait(10) == 255 and process.stdout.read() == b"" and process.lost == lost
 
 
 @pytest.mark.oldest
 def test_streams_carry_bytes_both_ways(network, ssh):
     process = ssh.start(network.hosts[1].address, "cat")
     data = os.urandom(20_000_000)
-
-    def write():
-        process.stdin.write(data)
-        process.stdin.flush()
-        process.stdin.close()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    parts = [process.stdout.read(size) for size in (0, 1, 70_000, 19_000_000)]
-    assert [len(part) for part in parts] == [0, 1, 70_000, 19_000_000]
-    assert b"".join(parts) + process.stdout.read() == data
-    assert process.stdout.read(5) == b""
-    writer.join()
+    assert process._ssh.communicate(data) == (data, b"")
     assert process.wait(10) == 0
-
-
-def test_lines_and_the_other_output(network, ssh):
-    process = ssh.start(network.hosts[1].address, "sh -c 'printf \"one\\ntwo\\n\\nrest\"; echo problem >&2'")
-    assert [process.stdout.readline() for _ in range(5)] == [b"one\n", b"two\n", b"\n", b"rest", b""]
-    assert process.stderr.read() == b"problem\n"
-
-
-def test_a_write_to_a_program_that_takes_no_more(network, ssh):
-    process = ssh.start(network.hosts[1].address, "true")
-    assert process.wait(10) == 0
-    with pytest.raises(OSError):
-        process.stdin.write(bytes(50_000_000))
 
 
 def test_eight_at_once_another_command_and_the_end(network, ssh):
@@ -158,6 +136,20 @@ def test_nothing_stays_after_a_killed_program(network, ssh):
         assert Path(directory).is_dir() and Path("/proc", pid).is_dir() and commands(host)
         program.kill()
     until(lambda: not commands(host) and not Path(directory).exists() and not Path("/proc", pid).exists())
+
+
+def test_full_disks(network, ssh, monkeypatch):
+    """What ssh says is written to a file, and the program that it asks for a password must run."""
+    address, disk = network.hosts[1].address, os.statvfs("/")
+    monkeypatch.setenv("AUTODIST_SSH_PASSWORD", network.password)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    disks = {"/tmp": Mock(f_bavail=0, f_flag=0), "/var/tmp": Mock(f_bavail=1, f_flag=os.ST_NOEXEC)}
+    monkeypatch.setattr(os, "statvfs", lambda place: disks.get(place, disk))
+    assert ssh.start(address, key_file=None)._directory.parent == ssh.home
+    disks[str(ssh.home)] = disks["/tmp"]
+    assert ssh.refusal(address) == (
+        f"ssh can write and run files in none of /tmp, /var/tmp, {ssh.home}: set TMPDIR to a short path."
+    )
 
 
 def test_a_machine_without_ssh(network, ssh, monkeypatch):

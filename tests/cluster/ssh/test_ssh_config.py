@@ -35,9 +35,10 @@ def test_what_the_spec_says_wins(network, ssh, other_port):
 
 
 def test_a_configuration_that_cannot_be_read(network, ssh):
-    for line in ("Port\n", "Nonsense yes\n"):
+    for line, cause in ("Port\n", "no argument after keyword"), ("Nonsense yes\n", "Bad configuration option"):
         ssh.configure(line)
-        assert ssh.refusal(network.hosts[1].address).startswith("ssh's configuration cannot be used (")
+        reason = ssh.refusal(network.hosts[1].address)
+        assert reason.startswith("ssh's configuration cannot be used: ") and f"line 1: {cause}" in reason
 
 
 @pytest.mark.oldest

@@ -3,13 +3,13 @@
 import keras
 import pytest
 
-from autodist_core.errors import LaunchError
-from autodist_keras import DistributedModel
+from autodist_core import LaunchError, ResourceSpec
+from autodist_core.cluster.chief.launch import launch
 from tests.cluster.over_hosts import OverHosts, nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE
-from tests.support.training import compiled, plain
+from tests.support.training import plain
 
 pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
 
@@ -47,8 +47,9 @@ def test_training_through_tunnels_uses_nothing_but_ssh(network):
 
 def test_a_server_without_forwarding_is_named(network):
     host = network.hosts[2]
-    with host.listening_otherwise(AllowTcpForwarding="no"):
-        model = compiled(DENSE)
-        with pytest.raises(LaunchError, match=rf"{host.address}: its ssh server forwards no ports.*AllowTcpForwarding"):
-            DistributedModel(model, network.spec(), tunnelled=True).fit(DENSE.data().x, DENSE.data().y, verbose=0)
+    no_entrance = f"{host.address}: its ssh server forwards no ports.*AllowTcpForwarding"
+    no_exit = rf"its tunnel to {host.address} does not work: [\w ]*\. The ssh servers of both .*AllowTcpForwarding"
+    for directions, problem in {"no": no_entrance, "remote": no_exit}.items():
+        with host.listening_otherwise(AllowTcpForwarding=directions), pytest.raises(LaunchError, match=problem):
+            launch(ResourceSpec(network.spec()), tunnelled=True)
     assert nothing_left(network) == []
