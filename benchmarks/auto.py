@@ -2,8 +2,8 @@
 
     python benchmarks/auto.py [--models mlp cnn] [--hosts 2] [--rate 1gbit] [--rounds 4] [--steps N] [--json]
 
-Every builder, with factors and without, trains alone over the hosts, one after the other; of those that do the same for
-a model, the first. One replica on one device says how long the processors compute, which all hosts share. No other
+Every builder, with factors and without, trains over the hosts, all in turns; of those that do the same for a model, the
+first. One replica on one device says how long the processors compute, which all hosts share. No other
 figure of these models goes into a prediction: `autodist_core/auto` says where its constants come from. The last
 contender is `strategy="auto"` itself, which measures its own step.
 
@@ -101,17 +101,15 @@ def compared(workload: str, spec: Any, one: float = 1e3) -> dict[str, Any]:
 
 
 def measure(made: Any, workload: str, content: Any, names: Sequence[str], steps: int, rounds: int) -> Any:
-    """The milliseconds per step of one replica, of these strategies and of auto, each of which trains alone."""
+    """The milliseconds per step of one replica, of these strategies and of auto, which train in turns."""
     from autodist_core.strategy.written import read_builder
 
     contenders = {ONE: partial(distributed, replicas=1, fused_kernels=True)}
     contenders |= {name: partial(distributed, strategy=read_builder(name)) for name in names}
     contenders[AUTO] = partial(distributed, strategy=AUTO)
-    found = {}
-    for name, train in contenders.items():
-        job = Job(workload, steps, rounds, None if name == ONE else content)
-        found |= in_turns([Training(name, train, job)], rounds)
-    return found
+    jobs = {name: Job(workload, steps, rounds, None if name == ONE else content) for name in contenders}
+    # `auto` measures a step when it starts: no other contender may start meanwhile.
+    return in_turns((Training(name, train, jobs[name]) for name, train in contenders.items()), rounds)
 
 
 def main() -> None:

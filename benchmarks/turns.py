@@ -8,7 +8,7 @@ a step. The commands start the trainings and give the turns; `contenders.py` say
 import multiprocessing
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -141,10 +141,16 @@ class Training:
         return found
 
 
-def in_turns(trainings: Sequence[Training], rounds: int) -> dict[str, list[float]]:
-    """Give the turns, in another order in every round; return the milliseconds per step of each contender's rounds."""
+def in_turns(given: Iterable[Training], rounds: int) -> dict[str, list[float]]:
+    """Give the turns, in another order in every round; return the milliseconds per step of each contender's rounds.
+
+    If a generator gives the trainings, each starts when the one before is ready.
+    """
+    trainings = list(given) if isinstance(given, Sequence) else []
     try:
-        for training in trainings:
+        for training in given:
+            if training not in trainings:
+                trainings.append(training)
             training.wait_until_ready()
         times: dict[str, list[float]] = {training.contender: [] for training in trainings}
         for turn in range(rounds):

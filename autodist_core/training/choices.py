@@ -2,14 +2,15 @@
 
 In: the builder, a captured step, the machines. Out: the strategy that was chosen for the same, and the times that were
 measured for it. A file's name is a digest of all on which the choice rests: the variables and operations of the step,
-the batch, the machines and the file with their measured links, the builder's options, and the versions. The folder is
-``AUTODIST_CACHE``, else ``~/.cache/autodist-keras``; an empty variable turns this off.
+the batch, this machine, the machines and the file with their measured links, the builder's options, and the versions.
+The folder is ``AUTODIST_CACHE``, else ``~/.cache/autodist-keras``; an empty variable turns this off.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import platform
 import tempfile
 from collections import Counter
 from dataclasses import asdict
@@ -85,7 +86,9 @@ def _file(builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> Path
     # The names of nodes say how many models a program has made before.
     operations = sorted(Counter(node.op for node in item.graph_def.node).items())
     variables = [(each.name, each.shape, each.dtype, each.kind) for each in item.variables]
+    inputs = [(each.shape, each.dtype) for each in item.inputs]
     rests_on = (
-        version, tf.__version__, builder, variables, operations, item.usual_examples, spec.nodes, links, os.cpu_count(),
+        version, tf.__version__, builder, variables, operations, inputs, item.usual_examples, spec.nodes, links,
+        platform.node(), os.cpu_count(),
     )
     return Path(folder).expanduser() / f"{hashlib.sha256(repr(rests_on).encode()).hexdigest()[:32]}.json"

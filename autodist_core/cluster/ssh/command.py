@@ -76,7 +76,11 @@ def settings(deadline_seconds: float, keepalive_seconds: float) -> list[str]:
 
 
 def is_asked() -> bool:
-    """Whether the environment has something that ``ssh`` may ask for."""
+    """Whether the environment has something that ``ssh`` may ask for.
+
+    >>> is_asked()
+    False
+    """
     return PASSWORD in os.environ or PASSPHRASE in os.environ
 
 
