@@ -3,7 +3,7 @@
 In: the builder, a captured step, the machines. Out: the strategy that was chosen for the same, and the times that were
 measured for it. A file's name is a digest of all on which the choice rests: the variables and operations of the step,
 the batch, this machine, the machines and the file with their measured links, the builder's options, and the versions.
-The folder is ``AUTODIST_CACHE``, else ``~/.cache/autodist-keras``; an empty variable turns this off.
+They are in ``choices`` below ``AUTODIST_CACHE``, else ``~/.cache/autodist-keras``; an empty variable turns this off.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 from collections import Counter
 from dataclasses import asdict
 from importlib import metadata
@@ -28,7 +27,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
 
 _MOST = 200
-"""The most files that stay in the folder."""
+"""The most files that stay. They have a folder of their own, since older ones are deleted."""
 
 
 def earlier(builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> tuple[Strategy, StepTimes | None] | None:
@@ -65,10 +64,10 @@ def keep(
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"strategy": strategy.serialize().hex(), "times": asdict(times) if times else None})
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as made:
-            made.write(text)
-        os.replace(made.name, file)
-        for old in sorted(file.parent.glob("*.json"), key=os.path.getmtime)[:-_MOST]:
+        made = file.with_suffix(f".{os.getpid()}")
+        made.write_text(text)
+        made.replace(file)
+        for old in sorted(file.parent.iterdir(), key=os.path.getmtime)[:-_MOST]:
             old.unlink()
     except OSError as error:
         log.debug("The choice is not kept in %s: %s", file, error)
@@ -91,4 +90,4 @@ def _file(builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> Path
         version, tf.__version__, builder, variables, operations, inputs, item.usual_examples, spec.nodes, links,
         platform.node(), os.cpu_count(),
     )
-    return Path(folder).expanduser() / f"{hashlib.sha256(repr(rests_on).encode()).hexdigest()[:32]}.json"
+    return Path(folder).expanduser() / "choices" / f"{hashlib.sha256(repr(rests_on).encode()).hexdigest()[:32]}.json"
