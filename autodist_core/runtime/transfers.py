@@ -23,6 +23,7 @@ from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, handle_of
+from autodist_core.runtime.recovery.on_disk import room
 from autodist_core.step.graph_item import Variable
 
 MESSAGE_BYTES = 1 << 26
@@ -170,13 +171,16 @@ class Transfers:
         self._prepare(("read", message) for message in sent)
         if large:
             yield from self._large.read_each(large)
-        parts: list[np.ndarray] = []
+        value: Any = None
         for message in sent:
             for piece, array in zip(message, self._run("read", message), strict=True):
-                parts.append(array)
+                if piece.stop is None:
+                    value = array
+                else:
+                    value = room(piece.variable.shape, array.dtype) if piece.start == 0 else value
+                    value[piece.start : piece.stop] = array
                 if piece.is_last:
-                    yield piece.variable.name, parts[0] if len(parts) == 1 else np.concatenate(parts)
-                    parts = []
+                    yield piece.variable.name, value
 
     def _prepare(self, found: Iterable[tuple[str, Sequence[Piece]]]) -> None:
         """Make the operations of all pieces before the first message. TensorFlow reloads a graph that has grown."""
