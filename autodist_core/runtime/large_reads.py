@@ -38,7 +38,7 @@ import tensorflow as tf
 from autodist_core.cluster.agents.in_parallel import run_in_parallel
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel.placement.placement import Copy
-from autodist_core.runtime.recovery.on_disk import room
+from autodist_core.runtime.recovery.on_disk import fill, room
 from autodist_core.step.graph_item import Variable
 
 LARGE_BYTES = 1 << 19
@@ -169,7 +169,7 @@ def _fetch_all(parts: deque[_Part]) -> None:
         try:
             while True:
                 reader, begin, target = parts.popleft()
-                target[:] = reader.call(reader.number, begin, target.size // reader.unit)
+                fill(target, reader.call(reader.number, begin, target.size // reader.unit))
         except IndexError:
             return  # Another thread took the last part.
         except BaseException:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime import HUGE_BYTES, room
+from autodist_core.runtime import HUGE_BYTES, fill, room
 
 _PART = 1 << 23
 """How many numbers are drawn at a time."""
@@ -46,7 +46,7 @@ def first_value(initializer: Any, shape: tuple[int, ...], dtype: str) -> Any:
     value = room(shape, of_numpy)
     flat = value.reshape(-1)
     for begin in range(0, flat.size, _PART):
-        flat[begin : begin + _PART] = make(begin, min(_PART, flat.size - begin))
+        fill(flat[begin : begin + _PART], make(begin, min(_PART, flat.size - begin)))
     return value
 
 

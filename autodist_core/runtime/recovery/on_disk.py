@@ -15,7 +15,7 @@ that are too large for the memory: whoever reads or makes one in parts writes th
 >>> on_disk.size
 8000000
 >>> huge = room((1 << 15, 1 << 10), np.dtype("float64"))
->>> huge[:2] = 7
+>>> fill(huge[:2], np.full((2, 1 << 10), 7.0))
 >>> kept = on_disk.keep(huge, is_own=True)
 >>> on_disk.size, array_of(kept)[1, :3].tolist()
 (8000000, [7.0, 7.0, 7.0])
@@ -90,13 +90,22 @@ def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     return _mapped(kept, "r+")
 
 
-def _kept_in(value: np.ndarray) -> Kept | None:
-    """The place of an array that `room` has made on the disk."""
-    base: Any = value
-    while base is not None and not isinstance(base, np.memmap):
-        base = getattr(base, "base", None)
-    kept: Kept | None = None if base is None or base.mode != "r+" else getattr(base, "kept", None)
-    return kept if kept is not None and (kept.shape, kept.dtype) == (value.shape, value.dtype) else None
+def fill(target: np.ndarray, value: np.ndarray) -> None:
+    """Write to an array that `room` has made, or to a part of it. The disk's pages are not mapped for that, which took
+    eight times as long.
+    """
+    mapped = _room_of(target)
+    if mapped is None or not target.flags.c_contiguous:
+        target[...] = value
+        return
+    value = np.ascontiguousarray(value, target.dtype)
+    mapped.kept.owner.write(value, target.ctypes.data - mapped.ctypes.data)
+
+
+def _room_of(array: Any) -> Any:
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    return array if array is not None and array.mode == "r+" else None
 
 
 class Arrays(Mapping[str, np.ndarray]):
@@ -137,7 +146,8 @@ class OnDisk:
         """Keep a value. What stays in memory is a copy, unless the array `is_own`: nobody else writes to it."""
         if value.nbytes < LARGE_BYTES or value.dtype.hasobject:
             return _in_memory(value, is_own)
-        if is_own and (placed := _kept_in(value)):
+        if is_own and (mapped := _room_of(value)) is not None:
+            placed: Kept = mapped.kept
             return placed
         if self._in_memory + value.nbytes <= self.most_in_memory:
             kept = _in_memory(value, is_own)
@@ -145,7 +155,7 @@ class OnDisk:
             weakref.finalize(kept, self._count, -kept.nbytes)
             return kept
         try:
-            return self._write(value)
+            return self._placed(value)
         except OSError as error:
             _note_memory(value.nbytes, error)
             return _in_memory(value, is_own)
@@ -161,18 +171,22 @@ class OnDisk:
     def _count(self, size: int) -> None:
         self._in_memory += size
 
-    def _write(self, value: np.ndarray) -> Kept:
-        number = self.opened()
+    def _placed(self, value: np.ndarray) -> Kept:
         size = value.nbytes
         offset = self._free[size].pop() if self._free[size] else self.size
         kept = Kept(self, offset, value.dtype, value.shape)
         weakref.finalize(kept, self._free[size].append, offset)
         self.size = max(self.size, offset + size)
-        rest = memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
-        while rest:
-            written = os.pwrite(number, rest, offset)
-            rest, offset = rest[written:], offset + written
+        self.write(np.ascontiguousarray(value), offset)
         return kept
+
+    def write(self, value: np.ndarray, offset: int) -> None:
+        """Write an array to this place of the file."""
+        of_bytes: Any = value.reshape(-1).view(np.uint8)
+        rest = memoryview(of_bytes)
+        while rest:
+            written = os.pwrite(self.opened(), rest, offset)
+            rest, offset = rest[written:], offset + written
 
 
 def _note_memory(size: int, error: OSError) -> None:
