@@ -102,6 +102,15 @@ def fill(target: np.ndarray, value: np.ndarray) -> None:
     mapped.kept.owner.write(value, target.ctypes.data - mapped.ctypes.data)
 
 
+def is_huge(array: Any) -> bool:
+    """Whether `room` has made this array on the disk.
+
+    >>> is_huge(room((3,), np.dtype("float32"))), is_huge("others")
+    (False, False)
+    """
+    return _room_of(array) is not None
+
+
 def _room_of(array: Any) -> Any:
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
