@@ -31,6 +31,7 @@ def huge_values_on_disk() -> Iterator[None]:
         rows = max(1, _PART_BYTES * len(value) // value.nbytes)
         for begin in range(0, len(value), rows):
             fill(value[begin : begin + rows], found[begin : begin + rows])
+        value.flags.writeable = False
         return value
 
     store.__getitem__ = read

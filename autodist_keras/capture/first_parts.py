@@ -47,6 +47,7 @@ def first_value(initializer: Any, shape: tuple[int, ...], dtype: str) -> Any:
     flat = value.reshape(-1)
     for begin in range(0, flat.size, _PART):
         fill(flat[begin : begin + _PART], make(begin, min(_PART, flat.size - begin)))
+    value.flags.writeable = False
     return value
 
 

@@ -74,9 +74,7 @@ def _mapped(kept: Kept, mode: Literal["c", "r+"]) -> np.ndarray:
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """An array to be written: in memory, or on the disk if it is huge. `keep` takes it as it is. The module has an
-    example.
-    """
+    """An array to be filled: in memory, or on the disk if it is huge. The module has an example."""
     size = math.prod(shape) * dtype.itemsize
     if size < HUGE_BYTES or dtype.hasobject:
         return np.empty(shape, dtype)
@@ -152,13 +150,13 @@ class OnDisk:
         """The bytes of the file."""
 
     def keep(self, value: np.ndarray, is_own: bool = False) -> Kept | np.ndarray:
-        """Keep a value. What stays in memory is a copy, unless the array `is_own`: nobody else writes to it."""
+        """Keep a value. It is copied, unless the array `is_own`, or is one of `room` that nobody can write any more."""
         if value.nbytes < LARGE_BYTES or value.dtype.hasobject:
             return _in_memory(value, is_own)
-        if is_own and (mapped := _room_of(value)) is not None:
+        if (is_own or not value.flags.writeable) and (mapped := _room_of(value)) is not None:
             placed: Kept = mapped.kept
             return placed
-        if self._in_memory + value.nbytes <= self.most_in_memory:
+        if value.nbytes < HUGE_BYTES and self._in_memory + value.nbytes <= self.most_in_memory:
             kept = _in_memory(value, is_own)
             self._count(kept.nbytes)
             weakref.finalize(kept, self._count, -kept.nbytes)
