@@ -29,8 +29,7 @@ from autodist_core.step.graph_item import Variable
 MESSAGE_BYTES = 1 << 26
 """The bytes of small variables in one message. TensorFlow copies each message, in the program and on the machines."""
 PIECE_BYTES = 1 << 26
-"""The bytes of one piece of a variable. TensorFlow gives memory back to the system in blocks of more than 32 MiB only,
-so variables are not cut without need."""
+"""The bytes of one piece of a variable. Memory is given back to the system in blocks of more than 32 MiB only."""
 
 
 @dataclass(frozen=True)
