@@ -229,11 +229,14 @@ def test_wrong_clusters_have_their_messages(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     texts = [None, "{", "[]", '{"task": {}}', '{"cluster": {"ps": ["a:1"]}}', '{"cluster": {"worker": ["a b:1"]}}']
     texts.append('{"cluster": {"worker": ["127.0.0.1:1", "10.0.0.2:1"]}}')
+    wrong = [{"nodes": "2"}, {"nodes": 0}, {"nodes": True}, {"cpus": -1}, {"gpus": 1.5}, {"seconds": "long"}]
+    calls = [(text, lambda text=text: ResourceSpec.from_tf_config(text)) for text in texts]
+    calls += [(f"{each}", lambda each=each: ResourceSpec.from_ray(**{"nodes": 2, **each})) for each in wrong]
     lines = []
-    for text in texts:
+    for said, call in calls:
         with pytest.raises(ResourceSpecError) as caught:
-            ResourceSpec.from_tf_config(text)
-        lines.append(f"{text}\n  {goldens.message(caught.value)}")
+            call()
+        lines.append(f"{said}\n  {goldens.message(caught.value)}")
     for resolver in (None, SimpleNamespace(cluster_spec=lambda: None)):
         with pytest.raises(ResourceSpecError, match="from_cluster_resolver takes a"):
             ResourceSpec.from_cluster_resolver(resolver)
