@@ -80,6 +80,8 @@ def test_wheel_says_what_it_is(wheel):
     (metadata,) = (text for name, text in wheel.items() if name.endswith(".dist-info/METADATA"))
     message = Parser().parsestr(metadata)
     assert message["Name"] == "autodist-keras"
+    assert f"\nversion: {message['Version']}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {message['Version']} - " in (ROOT / "CHANGELOG.md").read_text()
     assert set(message["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert "Apache-2.0" in (message["License-Expression"] or message["License"])
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
