@@ -132,19 +132,28 @@ def test_numbers_that_are_no_single_examples_count_once():
     assert_equal_training(means, strategy="PS", replicas=2, program=fitted())
 
 
+class Detector(keras.Sequential):
+    """Divides the loss of its examples by how many boxes there are in the whole batch, as object detectors do."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        boxes = ops.cast(y > 0.5, y.dtype)
+        return ops.sum(boxes * ops.square(y - y_pred)) / ops.sum(whole_batch(boxes))
+
+
 CASES = {
     "softmax": lambda: model(WholeBatch(in_batch_softmax)),
     "function": lambda: model(of_whole_batch),
     "contrastive": lambda: model(WholeBatch(Contrastive()), metrics=[spread]),
     "dice": lambda: model(WholeBatch(keras.losses.Dice(axis=(1,)))),
     "centred": lambda: model("mse", [Centred, Centred]),
+    "detector": lambda: ready(Detector([keras.Input((FEATURES,)), keras.layers.Dense(4)]), "adam", "mse"),
 }
 
 
-@pytest.mark.quick("function-Parallax-2", "centred-AllReduce-3")
+@pytest.mark.quick("function-Parallax-2", "centred-AllReduce-3", "detector-PS-3")
 @pytest.mark.parametrize(("case", "strategy", "replicas"), [
     ("softmax", "PS", 2), ("softmax", "AllReduce", 3), ("function", "Parallax", 2), ("contrastive", "AllReduce", 4),
-    ("dice", "PS", 3), ("centred", "AllReduce", 3),
+    ("dice", "PS", 3), ("centred", "AllReduce", 3), ("detector", "PS", 3),
 ])
 def test_equals_one_device(case, strategy, replicas):
     assert_equal_training(CASES[case], strategy=strategy, replicas=replicas, program=fitted())
