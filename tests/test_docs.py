@@ -4,11 +4,11 @@ import ast
 import configparser
 import contextlib
 import dataclasses
-import importlib.util
+import importlib.metadata
 import io
 import logging
 import re
-import sys
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -147,14 +147,18 @@ def test_readme_stays_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "start.md"], ids=label)
-def test_pages_name_the_versions_that_pip_brings(page):
+def test_pages_name_the_versions_that_fit():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
-    found = re.findall(r"^(\w+)>=(\d+)\.(\d+)\.\d+,<(\d+)\.(\d+)$", setup["options"]["install_requires"], re.MULTILINE)
-    bounds = {name: (f"{first}.{minor}", f"{last}.{int(beyond) - 1}") for name, first, minor, last, beyond in found}
-    keras_bounds, tensorflow_bounds = (" to ".join(bounds[name]) for name in ("keras", "tensorflow"))
-    assert f"Keras {keras_bounds} and TensorFlow {tensorflow_bounds}" in page.read_text()
+    required = f"python{setup['options']['python_requires']}\n{setup['options']['install_requires']}"
+    found = re.findall(r"^(\w+)>=(\d+)\.(\d+)[.\d]*,<(\d+)\.(\d+)$", required, re.MULTILINE)
+    bounds = {name: f"{first}.{minor} to {last}.{int(beyond) - 1}" for name, first, minor, last, beyond in found}
+    readme = (ROOT / "README.md").read_text()
+    assert f"Python {bounds['python']}" in readme
+    assert f"Keras {bounds['keras']} and TensorFlow {bounds['tensorflow']}" in readme
+    (cuda,) = re.findall(r"nvidia-cuda-runtime-cu(\d+)", " ".join(importlib.metadata.requires("tensorflow") or ()))
+    row = f"| {bounds['python']} | {bounds['keras']} | {bounds['tensorflow']} | {cuda}, by"
+    assert row in (DOCS / "start.md").read_text()
 
 
 def test_pages_say_where_the_names_of_their_snippets_come_from():
@@ -219,14 +223,7 @@ def test_the_architecture_names_files_and_kernels_that_exist():
 
 
 def test_pictures_are_what_the_script_draws():
-    spec = importlib.util.spec_from_file_location("pictures", DOCS / "pictures.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-        drawn = module.pictures()
-    finally:
-        del sys.modules[spec.name]
+    drawn = runpy.run_path(str(DOCS / "pictures.py"))["pictures"]()
     measured = "bench.svg"  # drawn by benchmarks/picture.py
     files = {path.name: path.read_text() for path in (DOCS / "pictures").iterdir() if path.name != measured}
     assert files == drawn, "run python docs/pictures.py"

@@ -12,6 +12,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("autodist_core", "autodist_keras")
@@ -80,6 +81,8 @@ def test_wheel_says_what_it_is(wheel):
     (metadata,) = (text for name, text in wheel.items() if name.endswith(".dist-info/METADATA"))
     message = Parser().parsestr(metadata)
     assert message["Name"] == "autodist-keras"
+    assert f"\nversion: {message['Version']}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {message['Version']} - " in (ROOT / "CHANGELOG.md").read_text()
     assert set(message["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert "Apache-2.0" in (message["License-Expression"] or message["License"])
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
@@ -99,6 +102,10 @@ def test_sources_of_the_messages_cannot_be_imported(tmp_path):
     command = [sys.executable, "-I", "-c", look]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert str(ROOT) not in done.stdout
+
+
+def test_the_files_of_github_can_be_read():
+    assert all(yaml.safe_load(path.read_text())["name"] for path in (ROOT / ".github").rglob("*.yml"))
 
 
 def requirements(section, key):

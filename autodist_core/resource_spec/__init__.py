@@ -128,6 +128,17 @@ class ResourceSpec:
         Traceback (most recent call last):
         autodist_core.errors.ResourceSpecError: ...
         """
+        for name, value, least in (("nodes", nodes, 1), ("cpus", cpus, 1), ("gpus", gpus, 0)):
+            if type(value) is not int or value < least:
+                raise ResourceSpecError(
+                    f"ResourceSpec.from_ray({name}={value!r}): expected a whole number, {least} at least. Write, for "
+                    "example, from_ray(nodes=2, cpus=4, gpus=1): two machines with 4 CPUs and one GPU each."
+                )
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            raise ResourceSpecError(
+                f"ResourceSpec.from_ray(seconds={seconds!r}): expected for how long to wait for Ray: a number of "
+                "seconds greater than 0, such as 60."
+            )
         machines = [{"address": f"machine-{at}", "chief": at == 0, "cpus": cpus, "gpus": gpus} for at in range(nodes)]
         spec, agents = cls({"nodes": machines}), RayAgents(seconds)
         spec._source, spec.ray_agents, spec._nodes = "the Ray cluster", agents, agents.start(spec._nodes)

@@ -13,6 +13,11 @@ import numpy as np
 from autodist_core import ResourceSpec, whole_batch
 from autodist_keras import DistributedModel
 
+# Layers that standardize have running statistics: of the whole batch, not of a replica's part of it.
+standardize = bf.networks.helpers.standardization.standardize.Standardize
+of_replica = standardize._update_moments
+standardize._update_moments = lambda layer, values, index: of_replica(layer, whole_batch(values), index)
+
 
 def train(distributed: bool = True) -> tuple[keras.Model, dict[str, Any]]:
     """Train the workflow's approximator, and return it, and its history with some samples."""
@@ -33,10 +38,6 @@ def train(distributed: bool = True) -> tuple[keras.Model, dict[str, Any]]:
         optimizer=keras.optimizers.SGD(0.001),
     )
     approximator = workflow.approximator
-    # Layers that standardize have running statistics: of the whole batch, not of a replica's part of it.
-    for layer in approximator.standardize_layers.values():
-        update = layer._update_moments
-        layer._update_moments = lambda values, index, update=update: update(whole_batch(values), index)
     if distributed:
         approximator.fit = DistributedModel(approximator, ResourceSpec.local(cpus=2)).fit
     history = workflow.fit_offline(workflow.simulate(250), epochs=2, batch_size=50, verbose=0)

@@ -132,19 +132,42 @@ def test_numbers_that_are_no_single_examples_count_once():
     assert_equal_training(means, strategy="PS", replicas=2, program=fitted())
 
 
+class Detector(keras.Sequential):
+    """Divides the loss of its examples by how many boxes there are in the whole batch, as object detectors do."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        boxes = ops.cast(y > 0.5, y.dtype)
+        return ops.sum(boxes * ops.square(y - y_pred)) / ops.sum(whole_batch(boxes))
+
+
+class OfWholeBatch(OwnLoss, keras.Sequential):
+    """Computes a loss of the whole batch by hand, behind synchronized statistics."""
+
+    def own_loss(self, x, y):
+        return ops.mean(in_batch_softmax(None, whole_batch(self(x, training=True))))
+
+
+def own_step():
+    normalized = keras.layers.BatchNormalization(synchronized=True)
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(8, use_bias=False), normalized]
+    return ready(OfWholeBatch([*layers, keras.layers.Dense(4, use_bias=False)]), "adam", of_whole_batch)
+
+
 CASES = {
     "softmax": lambda: model(WholeBatch(in_batch_softmax)),
     "function": lambda: model(of_whole_batch),
     "contrastive": lambda: model(WholeBatch(Contrastive()), metrics=[spread]),
     "dice": lambda: model(WholeBatch(keras.losses.Dice(axis=(1,)))),
     "centred": lambda: model("mse", [Centred, Centred]),
+    "detector": lambda: ready(Detector([keras.Input((FEATURES,)), keras.layers.Dense(4)]), "adam", "mse"),
+    "own_step": own_step,
 }
 
 
-@pytest.mark.quick("function-Parallax-2", "centred-AllReduce-3")
+@pytest.mark.quick("function-Parallax-2", "centred-AllReduce-3", "detector-PS-3", "own_step-AllReduce-3")
 @pytest.mark.parametrize(("case", "strategy", "replicas"), [
     ("softmax", "PS", 2), ("softmax", "AllReduce", 3), ("function", "Parallax", 2), ("contrastive", "AllReduce", 4),
-    ("dice", "PS", 3), ("centred", "AllReduce", 3),
+    ("dice", "PS", 3), ("centred", "AllReduce", 3), ("detector", "PS", 3), ("own_step", "AllReduce", 3),
 ])
 def test_equals_one_device(case, strategy, replicas):
     assert_equal_training(CASES[case], strategy=strategy, replicas=replicas, program=fitted())
@@ -192,34 +215,13 @@ def test_it_is_saved_with_the_model(tmp_path):
     assert (type(loss), loss.name, type(loss.loss), loss.loss.axis) == (WholeBatch, "overlap", keras.losses.Dice, [1])
 
 
-@pytest.mark.quick("dice")
+@pytest.mark.quick("dice", "own_step")
 @pytest.mark.parametrize("case", CASES)
 def test_the_plan_has_no_note(case):
     x, y, _ = examples()
     with distributed(seeded(CASES[case]), "AllReduce", replicas=2) as front:
         assert "not exact" not in str(front.plan(x[:9], y[:9]))
         front.verify(x[:9], y[:9])
-
-
-class OfWholeBatch(OwnLoss, keras.Sequential):
-    """Computes a loss of the whole batch by hand, behind synchronized statistics."""
-
-    def own_loss(self, x, y):
-        return ops.mean(in_batch_softmax(None, whole_batch(self(x, training=True))))
-
-
-def test_a_loss_of_a_step_of_its_own_is_exact_and_has_no_note():
-    def own_step():
-        network = OfWholeBatch([
-            keras.Input((FEATURES,)), keras.layers.Dense(8, use_bias=False),
-            keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(4, use_bias=False),
-        ])
-        return ready(network, "adam", of_whole_batch)
-
-    assert_equal_training(own_step, strategy="AllReduce", replicas=3, program=fitted())
-    x, y, _ = examples()
-    with distributed(seeded(own_step), "AllReduce", replicas=2) as front:
-        assert "not exact" not in str(front.plan(x[:9], y[:9]))
 
 
 def test_rows_of_the_whole_batch_by_numbers_that_come_with_it_are_one_devices():

@@ -137,9 +137,9 @@ WRONG = {
 }
 
 
-def error_of(argument):
+def error_of(argument, make=ResourceSpec):
     with pytest.raises(ResourceSpecError) as caught:
-        ResourceSpec(argument)
+        make(argument)
     return goldens.message(caught.value)
 
 
@@ -229,11 +229,10 @@ def test_wrong_clusters_have_their_messages(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     texts = [None, "{", "[]", '{"task": {}}', '{"cluster": {"ps": ["a:1"]}}', '{"cluster": {"worker": ["a b:1"]}}']
     texts.append('{"cluster": {"worker": ["127.0.0.1:1", "10.0.0.2:1"]}}')
-    lines = []
-    for text in texts:
-        with pytest.raises(ResourceSpecError) as caught:
-            ResourceSpec.from_tf_config(text)
-        lines.append(f"{text}\n  {goldens.message(caught.value)}")
+    wrong = [{"nodes": "2"}, {"nodes": 0}, {"nodes": True}, {"cpus": -1}, {"gpus": 1.5}, {"seconds": "long"}]
+    lines = [f"{text}\n  {error_of(text, ResourceSpec.from_tf_config)}" for text in texts]
+    from_ray = lambda words: ResourceSpec.from_ray(**{"nodes": 2, **words})  # noqa: E731
+    lines += [f"{words}\n  {error_of(words, from_ray)}" for words in wrong]
     for resolver in (None, SimpleNamespace(cluster_spec=lambda: None)):
         with pytest.raises(ResourceSpecError, match="from_cluster_resolver takes a"):
             ResourceSpec.from_cluster_resolver(resolver)

@@ -24,7 +24,7 @@ def unmet_requirements(
 
     `own` and `chief` are the descriptions of the two nodes; the second is empty if the chief's agent gave none.
 
-    >>> own = {"python": "3.12.1", "tensorflow": "2.21.0", "autodist-keras": "0.1.0", "gpus": []}
+    >>> own = {"python": "3.12.1", "tensorflow": "2.21.0", "autodist-keras": "1.0.0", "gpus": []}
     >>> list(unmet_requirements(Node("10.0.0.2", gpus=(0,)), own, own | {"python": "3.12.4"}, 0.1))
     ['the spec asks for GPU:0, and 0 GPUs are there: correct the spec, or install the driver']
     """
