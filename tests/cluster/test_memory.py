@@ -12,6 +12,7 @@ import tensorflow as tf
 from autodist_core.runtime import transfers
 from autodist_core.runtime.recovery import on_disk
 from autodist_core.runtime.recovery.on_disk import OnDisk
+from autodist_core.strategy import Sharded
 from autodist_keras import DistributedModel, huge_files, without_values
 from autodist_keras.capture import first_parts
 from tests.cluster.over_hosts import nothing_left
@@ -168,7 +169,7 @@ def test_a_huge_table_is_never_whole_in_the_program(network, monkeypatch, tmp_pa
         assert len(found) > 10 and max(found) < 0.7 * HUGE
         alone.fit(x, y, **OPTIONS)
         assert_same(*map(state_in_order, (alone, dm.model)))
-    with DistributedModel(table(without_values()), network.pair(), "PS") as dm:
+    with DistributedModel(table(without_values()), network.pair(), Sharded(weights="gathered")) as dm:
         with growth_of_memory() as found:
             dm.load_weights(file)
         assert max(found, default=0) < 0.3 * HUGE

@@ -138,6 +138,16 @@ def test_a_gradient_after_an_update_is_of_the_weights_before_it():
     assert_same(expected, train(item, placement, values, batches))
 
 
+def test_weights_are_gathered_before_any_training_too():
+    reference = MORE["tied"]
+    model, data = compiled(reference), reference.data()
+    with distributed(model, strategy=Sharded(weights="gathered", whole_bytes=0)) as front:
+        found = front.evaluate(data.x, data.y, batch_size=6, verbose=0)
+        gathered = front._driver.training.state.session.placement.partitioner.looked_up
+        assert gathered == {each.path for each in model.weights} - {"out/bias"}  # which has one entry
+        assert found == pytest.approx(model.evaluate(data.x, data.y, batch_size=6, verbose=0), rel=1e-12)
+
+
 def test_the_plan_says_which_variables_keep_their_mirrors():
     reference = MORE["own_gradients"]
     data = reference.data()
