@@ -143,7 +143,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     started: dict[tuple[int, Team], list[str]] = {}
     for bucket in sorted(buckets, key=lambda bucket: max(stretch.load.ready for stretch in bucket)):
         lane = bucket[0].load.lane
-        count = len(_teams(draft.stands_for or draft.placement.replicas, lane.hint))
+        count = len(_teams(draft.everyone, lane.hint))
         kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
         label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
         for team in _teams(draft.placement.replicas, lane.hint):
@@ -260,8 +260,9 @@ def instance_key(draft: Draft, number: int, keys: int = 1) -> int:
     >>> instance_key(draft, 1) - instance_key(draft, 0), instance_key(draft, 1, 8) - instance_key(draft, 0, 8)
     (1, 8)
     """
-    active = tuple(replica.index for replica in draft.stands_for) or draft.active
+    replicas, sizes = draft.slicing.of_all
+    active = tuple(replica.index for replica in replicas)
     # Gradients of which the factors travel are in no bucket: the other buckets then have other shapes.
-    text = f"{active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}/{sorted(draft.factored)}/{keys}"
+    text = f"{active}/{sizes}/{draft.step.digest}/{sorted(draft.products.travelling)}/{keys}"
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
     return (start + number * keys) & (0x80000000 - keys)
