@@ -42,6 +42,7 @@ from autodist_core.seams import table as seams
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Variable
+from autodist_core.step.grouping import by_key
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
@@ -184,9 +185,7 @@ def _with_markers(graph: Editor, found: Cut) -> Editor:
     if not found.moved:
         return graph
     renamed = {name_of(tensor): marker for marker, tensor in found.moved.items()}
-    behind: dict[str, list[str]] = {}
-    for marker, tensor in found.moved.items():
-        behind.setdefault(tensor.op.name, []).append(marker)
+    behind = by_key((tensor.op.name, marker) for marker, tensor in found.moved.items())
     marked = graph.empty()
     for node in graph:
         inputs = list(node.input)

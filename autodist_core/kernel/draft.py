@@ -28,6 +28,7 @@ from autodist_core.kernel.refuse import require_distributable
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem
+from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
 
 
@@ -191,11 +192,8 @@ class Draft(Filled):
     @cached_property
     def _of_memory(self) -> dict[int, tuple[Replica, ...]]:
         """The active replicas that compute on the same copies of the weights."""
-        found: dict[int, tuple[Replica, ...]] = {}
-        for replica in self.active_replicas:
-            memory = self.placement.memory(replica)
-            found[memory] = (*found.get(memory, ()), replica)
-        return found
+        found = grouped(self.active_replicas, self.placement.memory)
+        return {memory: tuple(replicas) for memory, replicas in found.items()}
 
     @cached_property
     def _on_host(self) -> Counter[str]:

@@ -9,6 +9,7 @@ machine share its memory::
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from autodist_core.step.grouping import by_key
 from autodist_core.step.values import format_bytes
 
 
@@ -77,8 +78,5 @@ def together(memories: Iterable[DeviceMemory]) -> tuple[DeviceMemory, ...]:
     >>> [each.devices for each in together([DeviceMemory(("a",), 4), DeviceMemory(("b",), 4), DeviceMemory(("c",), 5)])]
     [('a', 'b'), ('c',)]
     """
-    found: dict[DeviceMemory, tuple[str, ...]] = {}
-    for each in memories:
-        key = replace(each, devices=())
-        found[key] = found.get(key, ()) + each.devices
-    return tuple(replace(key, devices=devices) for key, devices in found.items())
+    found = by_key((replace(each, devices=()), name) for each in memories for name in each.devices)
+    return tuple(replace(key, devices=tuple(devices)) for key, devices in found.items())

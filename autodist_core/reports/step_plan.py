@@ -38,6 +38,7 @@ from autodist_core.reports.reasons import Reason
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.grouping import by_key, grouped
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import PartitionedPS, Sharded, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
@@ -122,10 +123,7 @@ def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int)
         yield f"in batches of at most factor_rows examples, the factors of the gradients of {some(below)} travel"
     if above:
         yield f"the gradients of {some(above)} travel: this batch of {amount(examples, 'example')} is above factor_rows"
-    reasons: dict[str, list[str]] = {}
-    for (name, _), each in found.items():
-        if isinstance(each, str):
-            reasons.setdefault(each, []).append(name)
+    reasons = by_key((each, name) for (name, _), each in found.items() if isinstance(each, str))
     for reason, names in reasons.items():
         yield f"factor_rows has no effect on {some(list(dict.fromkeys(names)))}: {reason}"
 
@@ -248,9 +246,7 @@ def compiled_by_xla(item: GraphItem, together: bool = False) -> Iterator[str]:
         return
     step = StepIndex.of(item)
     found = compilable(step)
-    kinds: dict[str, list[str]] = {}
-    for name in found.outside:
-        kinds.setdefault(step.nodes[name].op, []).append(name)
+    kinds = grouped(found.outside, lambda name: step.nodes[name].op)
     outside = [f"{len(names)} {op} ({some(names)})" for op, names in sorted(kinds.items())]
     total = len(found.names) + len(found.outside)
     yield (

@@ -21,6 +21,7 @@ from tensorflow.core.framework import node_def_pb2
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Draws
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.grouping import by_key
 from autodist_core.step.naming import UPDATE
 from autodist_core.step.ports import outputs_of
 
@@ -151,20 +152,15 @@ class StepIndex:
     @cached_property
     def readers(self) -> dict[str, list[str]]:
         """The nodes that depend on a node directly, in the order of their creation, for each node that has some."""
-        found: dict[str, list[str]] = {}
-        for name in self.position:
-            for source in dict.fromkeys(self.sources(name)):
-                found.setdefault(source, []).append(name)
-        return found
+        return by_key((source, name) for name in self.position for source in dict.fromkeys(self.sources(name)))
 
     @cached_property
     def touching(self) -> dict[str, list[str]]:
         """The nodes that read or write a variable, in the order of their creation, for each variable."""
-        found: dict[str, list[str]] = {}
-        for name, touched in self.touches.items():
-            for variable in dict.fromkeys(touch.variable for touch in touched):
-                found.setdefault(variable, []).append(name)
-        return found
+        return by_key(
+            (variable, name) for name, touched in self.touches.items()
+            for variable in dict.fromkeys(touch.variable for touch in touched)
+        )
 
     def cone(
         self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
@@ -272,10 +268,8 @@ class StepIndex:
     @cached_property
     def trained(self) -> dict[str, tuple[int, ...]]:
         """The variables that have gradients, with the numbers of the updates that apply them."""
-        found: dict[str, tuple[int, ...]] = {}
-        for gradient in self.item.gradients:
-            found[gradient.variable] = (*found.get(gradient.variable, ()), gradient.occurrence)
-        return found
+        found = by_key((gradient.variable, gradient.occurrence) for gradient in self.item.gradients)
+        return {variable: tuple(occurrences) for variable, occurrences in found.items()}
 
     def last_of_update(self, occurrence: int) -> int:
         """Return the time of the last write of an update.

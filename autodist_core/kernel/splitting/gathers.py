@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.grouping import by_key
 from autodist_core.step.index import StepIndex
 
 AHEAD = 1
@@ -63,10 +64,7 @@ class _Gathers:
         self.editor = Editor(self.step.graph.library, self.step.graph.versions)
 
     def run(self) -> GraphItem:
-        uses_of: dict[str, list[int]] = {}
-        for number, use in enumerate(self.uses):
-            for reader in use.readers:
-                uses_of.setdefault(reader, []).append(number)
+        uses_of = by_key((reader, number) for number, use in enumerate(self.uses) for reader in use.readers)
         first_of: dict[str, int] = {}
         for number, use in enumerate(self.uses):
             first_of.setdefault(use.read, number)
