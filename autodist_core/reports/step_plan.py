@@ -33,7 +33,7 @@ from autodist_core.kernel import (
     factors,
 )
 from autodist_core.log import log
-from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, state_memory, table
+from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, plan_table, state_memory
 from autodist_core.reports.reasons import Reason
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw, Stream
@@ -98,8 +98,9 @@ def planned(
     lines += _factor_notes(factors(step, plans, strategy.replicas), examples)
     travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
     memory = _memory(item, given, share_memory, examples, spec) if item.gradients and examples else ()
-    made = table(strategy, item, arranged.memories, [*lines, *more(strategy)], name, examples, travelling, memory)
-    return made if memory else Plan(replace(made.table, memory=state_memory(made.table, item)))
+    said = [*lines, *more(strategy)]
+    made = plan_table(strategy, item, arranged.memories, said, name, examples, travelling, memory)
+    return Plan(made if memory else replace(made, memory=state_memory(made, item)))
 
 
 def _memory(
