@@ -149,6 +149,13 @@ class StepIndex:
             ]
         return self._sources[name]
 
+    def behind_identities(self, tensor: str, passing: Collection[str] = ("Identity",)) -> node_def_pb2.NodeDef:
+        """Return the node that computes a tensor, behind nodes that only hand it on, as markers do."""
+        node = self.nodes[naming.node_of(tensor)]
+        while node.op in passing:
+            node = self.nodes[naming.node_of(node.input[0])]
+        return node
+
     @cached_property
     def readers(self) -> dict[str, list[str]]:
         """The nodes that depend on a node directly, in the order of their creation, for each node that has some."""
