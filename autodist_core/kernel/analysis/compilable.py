@@ -171,14 +171,25 @@ def has_kernel(node: Any, functions: Mapping[str, Any], variables: bool = False)
     )
 
 
-def _without_crossing_lists(step: StepIndex, known: set[str]) -> set[str]:
-    """Leave out the nodes that exchange lists with nodes of another piece, or with other nodes."""
+@analysis
+def exchanged_lists(step: StepIndex) -> list[tuple[str, str]]:
+    """Return which node makes a list for which other one: a function that XLA compiles does not hand lists over.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> exchanged_lists(StepIndex.of(example_step()))
+    []
+    """
     functions = step.functions.functions
-    edges = [
+    return [
         (naming.node_of(source), node.name) for node in step.graph.node
         for source, port in zip(naming.data_inputs(node), inputs_of(node, functions), strict=True)
         if port.dtype == tf.variant
     ]
+
+
+def _without_crossing_lists(step: StepIndex, known: set[str]) -> set[str]:
+    """Leave out the nodes that exchange lists with nodes of another piece, or with other nodes."""
+    edges = exchanged_lists(step)
     while True:
         piece = {name: number for number, names in enumerate(_pieces(step, known)) for name in names}
         crossing = {
