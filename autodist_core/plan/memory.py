@@ -9,6 +9,7 @@ machine share its memory::
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from autodist_core.errors import some
 from autodist_core.step.grouping import by_key
 from autodist_core.step.values import format_bytes
 
@@ -65,8 +66,7 @@ class DeviceMemory:
         parts = [(name, getattr(self, name)) for name in _PARTS]
         text = " + ".join(f"{name} {format_bytes(size)}" for name, size in parts if size) or "nothing"
         each = "each of " if len(self.devices) > 1 else ""
-        first = ", ".join(self.devices[:3]) + (f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else "")
-        return f"memory of {each}{first}: {format_bytes(self.peak)} = {text}; {self.verdict}"
+        return f"memory of {each}{some(self.devices)}: {format_bytes(self.peak)} = {text}; {self.verdict}"
 
 
 _PARTS = ("weights", "optimizer", "gradients", "activations", "buffers")

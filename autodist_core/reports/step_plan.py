@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
-from autodist_core.errors import amount
+from autodist_core.errors import amount, some
 from autodist_core.forecast.needs import forecast
 from autodist_core.kernel import (
     Factors,
@@ -270,12 +270,3 @@ def drawn_in(places: Sequence[str]) -> str:
     """
     own = f"each replica draws its own random numbers in {some(places)}"
     return f"{INEXACT}: {own}; replica 0 draws the numbers of one device"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first names, and how many more there are.
-
-    >>> some(["a", "b", "c", "d"])
-    'a, b, c and 1 more'
-    """
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
