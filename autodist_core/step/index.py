@@ -24,6 +24,7 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.grouping import by_key
 from autodist_core.step.naming import UPDATE
 from autodist_core.step.ports import outputs_of
+from autodist_core.step.reaching import reached
 
 _Result = TypeVar("_Result")
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -170,25 +171,16 @@ class StepIndex:
         )
 
     def cone(
-        self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
-        sources: Callable[[str], list[str]] | None = None,
+        self, roots: Iterable[str], stop: Callable[[str], bool] | None = None,
+        sources: Callable[[str], Iterable[str]] | None = None,
     ) -> set[str]:
         """Return the roots and all nodes on which they depend.
 
         A node for which `stop` is true is part of the result, but the nodes on which it depends are not followed.
         `sources` returns the nodes on which a node depends, in place of the method of that name.
         """
-        sources = sources or self.sources
-        seen: set[str] = set()
-        waiting = list(roots)
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if not stop(name):
-                waiting.extend(sources(name))
-        return seen
+        before = sources or self.sources
+        return set(reached(roots, before if stop is None else lambda name: () if stop(name) else before(name)))
 
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Return the names of nodes in the order of the nodes' creation."""
