@@ -30,9 +30,10 @@ from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Variable
+from autodist_core.step.op_types import WITHOUT_VALUES
 
 _RULES: Mapping[str, Rule] = {**RULES, **inner.RULES, **lists.RULES}
-_SILENT = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs", "NoOp"}
+_SILENT = {*WITHOUT_VALUES, "BroadcastGradientArgs", "NoOp"}
 """Operations that read the size of a tensor, or nothing, and no values."""
 _GRADIENT = ("Grad", "Backprop")
 """Parts of the types of operations that occur in gradients only."""

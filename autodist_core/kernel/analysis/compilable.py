@@ -32,6 +32,7 @@ from autodist_core.step.draws import function_references
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_check import in_order
 from autodist_core.step.index import StepIndex, analysis
+from autodist_core.step.op_types import CALLS, OF_SHAPES
 from autodist_core.step.ports import definition_of, inputs_of, outputs_of
 
 SMALLEST = 8
@@ -42,12 +43,10 @@ _GUESS = 60
 """The size of an axis for which no shape is known."""
 _NEEDS_CONSTANT = "must be a compile-time constant"
 _TRIALS = 16
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LEFT_OUT = {"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape", "Placeholder", "NoOp", "VarHandleOp"}
 _ON_VARIABLES = ("ReadVariableOp", "VariableShape", "Assign", "ResourceApply", "ResourceGather", "ResourceScatter")
 """How the operations begin that read and write a variable, and for which XLA may have kernels."""
 _UNNAMED = {"Const", "Identity", "NoOp", "Placeholder"}
-_SHAPES = {"Rank", "Shape", "ShapeN", "Size"}
 _SIZES_FROM_VALUES = {
     "Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "DynamicPartition", "ListDiff",
     "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5",
@@ -157,7 +156,7 @@ def has_kernel(node: Any, functions: Mapping[str, Any], variables: bool = False)
     if bodies:
         if not all(each.op == "Const" or has_kernel(each, functions) for body in bodies for each in body.node_def):
             return False
-        return node.op in functions or node.op in _CALLS or bool(_types_of_kernels(node.op))
+        return node.op in functions or node.op in CALLS or bool(_types_of_kernels(node.op))
     on_variable = variables and node.op.startswith(_ON_VARIABLES)
     if definition.is_stateful and not on_variable:
         return False
@@ -229,7 +228,7 @@ def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:
     for node in step.graph.node:
         before = [naming.node_of(source) for source in naming.data_inputs(node)]
         if node.name in known and (
-            node.op in _SHAPES or (before and all(n in found or step.nodes[n].op == "Const" for n in before))
+            node.op in OF_SHAPES or (before and all(n in found or step.nodes[n].op == "Const" for n in before))
         ):
             found.add(node.name)
     return found
