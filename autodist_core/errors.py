@@ -22,12 +22,6 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-__all__ = [
-    "REFUSED", "AutodistError", "CaptureError", "KernelError", "LaunchError", "NodeLostError", "NotYetError",
-    "Refusals", "ResourceSpecError", "SeamError", "SessionError", "StrategyError", "amount", "did_you_mean",
-    "nearest", "some",
-]  # fmt: skip
-
 
 class AutodistError(Exception):
     """The root of the tree. ``except AutodistError`` catches every exception that this package raises on purpose.

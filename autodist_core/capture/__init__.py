@@ -33,7 +33,7 @@ from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.markers import marked
 from autodist_core.capture.rewrite.shares import count_by_share
-from autodist_core.capture.source_lines import SourceLines, source_lines
+from autodist_core.capture.source_lines import source_lines
 from autodist_core.capture.traced import Counted, Exchanged, Flags, Marked, Source, Traced, name_of, unused, variable_of
 from autodist_core.capture.traversal import computed_from, copied, inputs_first, reached_from, sources, touches_of
 from autodist_core.capture.whole_draws import draw_whole, draws_of_rows
@@ -46,7 +46,7 @@ from autodist_core.step.grouping import by_key
 from autodist_core.step.naming import UPDATE
 
 __all__ = [
-    "Counted", "Exchanged", "Flags", "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written",
+    "Counted", "Exchanged", "Flags", "Marked", "Source", "Traced", "capture", "combined_as_written",
     "computed_from", "concrete_function", "copied", "gathering", "inputs_first", "own_gradient_uses", "reached_from",
     "rows_of_all", "source_lines", "sources", "touches_of", "unused", "variable_of", "whole_batch", "with_longest",
 ]  # fmt: skip
