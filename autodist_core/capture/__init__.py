@@ -43,7 +43,6 @@ from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Variable
 from autodist_core.step.grouping import by_key
-from autodist_core.step.naming import UPDATE
 
 __all__ = [
     "Counted", "Exchanged", "Flags", "Marked", "Source", "Traced", "capture", "combined_as_written",
@@ -189,7 +188,7 @@ def _with_markers(graph: Editor, found: Cut) -> Editor:
     marked = graph.empty()
     for node in graph:
         inputs = list(node.input)
-        if UPDATE in node.attr or node.name in found.outside:
+        if naming.UPDATE in node.attr or node.name in found.outside:
             inputs = [renamed.get(source, source) for source in inputs]
         marked.copy_captured(node, node.name, inputs)
         # Nodes stand in the order of their creation: a marker comes right behind the node that it marks.

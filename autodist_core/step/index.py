@@ -22,7 +22,6 @@ from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Draws
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.grouping import by_key
-from autodist_core.step.naming import UPDATE
 from autodist_core.step.ports import outputs_of
 from autodist_core.step.reaching import reached
 
@@ -83,7 +82,7 @@ class StepIndex:
         self.variables = {variable.name: variable for variable in item.variables}
         self.handle_of = {variable.handle: variable.name for variable in item.variables if variable.handle}
         self.update_of = {
-            node.name: node.attr[UPDATE].i for node in self.graph.node if UPDATE in node.attr
+            node.name: node.attr[naming.UPDATE].i for node in self.graph.node if naming.UPDATE in node.attr
         }
         self.markers = {}
         for gradient in item.gradients:
