@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
 import tensorflow as tf
 
 from autodist_core.kernel import packing
@@ -205,7 +204,7 @@ def _part(draft: Draft, team: Team, name: str, stretch: Stretch) -> str:
     if flat not in draft.editor:
         own = [load.tensors[member.index] for member in team if load.tensors[member.index]]
         added = draft.add_up(f"{load.label}/{replica.prefix}/added", own, load.lane.dtype, replica.device)
-        _reshape(draft, replica, flat, added, (load.size,), load.lane.dtype)
+        packing.reshaped(draft, flat, added, (load.size,), load.lane.dtype, replica.device)
     if stretch.size == load.size:
         return flat
     # A slice that starts at an aligned address, as that of a large tensor does, is a view and no copy.
@@ -223,14 +222,7 @@ def _total(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
     replica = team[0]
     name = f"{load.label}/{replica.prefix}/total"
     joined = draft.join(f"{name}/joined", parts, load.lane.dtype, replica.device)
-    return _reshape(draft, replica, name, joined, load.shape, load.lane.dtype)
-
-
-def _reshape(
-    draft: Draft, replica: Replica, name: str, source: str, shape: tuple[int, ...], dtype: tf.DType
-) -> str:
-    target = draft.editor.constant(f"{name}/shape", np.array(shape, np.int32), tf.int32, replica.device)
-    return draft.editor.add("Reshape", name, [source, target], replica.device, T=dtype, Tshape=tf.int32)
+    return packing.reshaped(draft, name, joined, load.shape, load.lane.dtype, replica.device)
 
 
 def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
