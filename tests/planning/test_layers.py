@@ -23,8 +23,8 @@ PLANNING = STAGES[: STAGES.index("capture")]
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": (
-        "grouping", "reaching", "op_types", "values", "serialization", "graph_item", "naming", "ports", "graph_check",
-        "editor", "enclosing", "draws", "index", "union",
+        "grouping", "reaching", "op_types", "same", "values", "serialization", "graph_item", "naming", "ports",
+        "graph_check", "editor", "enclosing", "draws", "index", "union",
     ),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "factor_rows", "options", "checker",
