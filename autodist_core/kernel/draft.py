@@ -27,7 +27,7 @@ from autodist_core.kernel.placement.placement import Copy, Placement, Replica
 from autodist_core.kernel.refuse import require_distributable
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import Gradient, GraphItem
+from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
 
@@ -212,18 +212,12 @@ class Draft(Filled):
     def handle(self, variable: str, copy: Copy) -> str:
         """Return the handle of one copy of a variable, and add it if it is not there."""
         name = f"variable/{naming.safe(copy.name)}"
-        if name not in self.editor:
-            spec = self.step.variables[variable]
-            self.editor.add(
-                "VarHandleOp", name, device=copy.device, dtype=tf.as_dtype(spec.dtype),
-                shape=tf.TensorShape(spec.shape), shared_name=copy.shared_name,
-            )
-        return name
+        return self._handle(name, self.step.variables[variable], copy.device, copy.shared_name)
 
     def read(self, name: str, variable: str, copy: Copy, order: int) -> str:
         """Add a read of one copy of a variable; return its name."""
-        dtype = tf.as_dtype(self.step.variables[variable].dtype)
-        return self.editor.add("ReadVariableOp", name, [self.handle(variable, copy)], copy.device, order, dtype=dtype)
+        dtype, handle = self.spec(variable).dtype, self.handle(variable, copy)
+        return self.editor.add("ReadVariableOp", name, [handle], copy.device, order, dtype=dtype)
 
     def write(self, name: str, variable: str, copy: Copy, value: str, order: int) -> None:
         """Add a write of one copy of a variable; it is one of the step's targets."""
@@ -236,10 +230,12 @@ class Draft(Filled):
         name = f"kept/{naming.safe(added.name)}"
         if name not in self.editor:
             self.added.append(added)
-            self.editor.add(
-                "VarHandleOp", name, device=added.device, dtype=tf.as_dtype(added.dtype),
-                shape=tf.TensorShape(added.shape), shared_name=added.name,
-            )
+        return self._handle(name, added, added.device, added.name)
+
+    def _handle(self, name: str, variable: Variable | AddedVariable, device: str, shared_name: str) -> str:
+        if name not in self.editor:
+            dtype, shape = tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape)
+            self.editor.add("VarHandleOp", name, device=device, dtype=dtype, shape=shape, shared_name=shared_name)
         return name
 
     def spec(self, variable: str) -> tf.TensorSpec:
