@@ -30,7 +30,7 @@ from autodist_core.seams.table import KERNELS
 from autodist_core.step import naming
 from autodist_core.step.draws import function_references
 from autodist_core.step.editor import Editor
-from autodist_core.step.graph_check import in_order
+from autodist_core.step.graph_check import in_order, sources_of
 from autodist_core.step.index import StepIndex, analysis
 from autodist_core.step.op_types import CALLS, OF_SHAPES
 from autodist_core.step.ports import definition_of, inputs_of, outputs_of
@@ -218,8 +218,7 @@ def compilable_pieces(
 
 def _pieces(step: StepIndex, known: set[str]) -> list[list[str]]:
     constants = {node.name for node in step.graph.node if node.op == "Const"}
-    sources = {node.name: {naming.node_of(source) for source in node.input} for node in step.graph.node}
-    return compilable_pieces(sources, known, constants)
+    return compilable_pieces(sources_of(step.nodes), known, constants)
 
 
 def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:
