@@ -23,7 +23,7 @@ This package exports the planning half, which is the first three items, and ``Au
 
 >>> from autodist_core.strategy import PS
 >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
->>> print(plan.table(StrategyCompiler(item, spec).compile(PS().build(item, spec))))
+>>> print(plan.Plan(plan.plan_table(StrategyCompiler(item, spec).compile(PS().build(item, spec)))))
 strategy ... @ 2 replicas
   replica localhost:CPU:0
   replica localhost:CPU:1

@@ -19,14 +19,8 @@ A message says which object is at fault, what was received, what is allowed, and
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-
-__all__ = [
-    "REFUSED", "AutodistError", "CaptureError", "KernelError", "LaunchError", "NodeLostError", "NotYetError",
-    "Refusals", "ResourceSpecError", "SeamError", "SessionError", "StrategyError", "amount", "did_you_mean",
-    "nearest",
-]  # fmt: skip
 
 
 class AutodistError(Exception):
@@ -255,6 +249,15 @@ def amount(count: int | str, one: str, several: str = "") -> str:
     ('1 step', '0 steps', '8,400 parameters', '1 node is')
     """
     return f"{count} {one if str(count) == '1' else several or f'{one}s'}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> some(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from autodist_core.errors import amount, did_you_mean
+from autodist_core.errors import amount, did_you_mean, some
 
 LEVELS = ("error", "warning", "info", "debug")
 _FIRST_SECONDS, _NEXT_SECONDS = 2.0, 5.0
@@ -102,10 +102,9 @@ class Waiting:
         if not names or waited < self._next:
             return ""
         self._next = waited + _NEXT_SECONDS
-        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         line = (
             f"waiting for {len(names)} of {amount(self._total, 'machine')} to {self._doing}: "
-            f"{', '.join(names[:_NAMES])}{more} ({waited:.0f} s of {self._seconds:g})"
+            f"{some(names, _NAMES)} ({waited:.0f} s of {self._seconds:g})"
         )
         log.info("%s", line)
         return line

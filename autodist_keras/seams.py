@@ -75,9 +75,6 @@ TABLE: tuple[Seam, ...] = (
     Seam(_MODEL, "_aggregate_additional_loss", LOSSES),
     Seam(_LOSS, "call", LOSSES),
     Seam("keras.Variable", "_initialize", VALUELESS),
-    GET_MASK,
-    GLOBAL_ATTRIBUTE,
-    SET_MASK,
     Seam("keras.src.trainers.compile_utils.CompileMetrics", "metrics", METRICS),
     Seam("keras.metrics.Mean", "update_state", METRICS),
     Seam("keras.metrics.Sum", "update_state", METRICS),
@@ -89,10 +86,7 @@ TABLE: tuple[Seam, ...] = (
     Seam(_EPOCH, "_enumerate_iterator", RESUME),
     Seam(_EPOCH, "_get_iterator", RESUME),
     Seam("keras.src.trainers.data_adapters.tf_dataset_adapter", "TFDatasetAdapter", KEPT),
-    EPOCH_ITERATOR,
-    H5_STORE,
-    LOOP_ASKS, LOOP_ITERATES, STEP_APPLIES, STEP_SCALES, LOSSES_ARE_ASKED, LOSS_CALLS, METRIC_CALLS, NORM_ASKS,
-    ADDED_UP, FORMULAS,
+    *(each for each in tuple(globals().values()) if isinstance(each, Seam)),  # those above, for which code asks
 )
 """What the installed Keras must have. `tests/seams/test_uses.py` has what Keras must do with it besides, and the
 attributes that it gives to instances."""

@@ -56,7 +56,7 @@ def profile_of(item: GraphItem, spec: ResourceSpec, examples: int) -> ModelProfi
     rows: dict[str, float] = {}
     measured: StepTimes | None = item.found.get(StepTimes)
     for gradient in item.gradients:
-        name, made_by = gradient.variable, _made_by(step, gradient.values)
+        name, made_by = gradient.variable, step.behind_identities(gradient.values).name
         share = after[made_by] / done if measured is None else measured.ends.get(made_by, after[made_by] / done)
         ready[name] = max(ready.get(name, 0.0), share)
         if gradient.indices:
@@ -81,14 +81,6 @@ def carried_out(item: GraphItem, strategy: CompiledStrategy) -> tuple[CompiledSt
     """
     arranged = arrange(item, strategy)
     return arranged.strategy, arranged.memories
-
-
-def _made_by(step: StepIndex, values: str) -> str:
-    """The node that computes a gradient: markers, and other identities, stand behind it."""
-    node = step.nodes[node_of(values)]
-    while node.op == "Identity":
-        node = step.nodes[node_of(node.input[0])]
-    return str(node.name)
 
 
 def _factors(step: StepIndex, spec: ResourceSpec, times: Counter[str]) -> dict[str, int]:

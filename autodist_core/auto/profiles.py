@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -128,10 +129,7 @@ def with_slots(item: GraphItem) -> frozenset[str]:
 
 def _operations(shape: tuple[int, ...], is_sparse: bool) -> float:
     """The operations of a layer for an example: a product forward and two backward, or a row that is read and added."""
-    size = 1.0
-    for each in shape[1:] if is_sparse else shape:
-        size *= each
-    return (2 if is_sparse else 6) * size
+    return 2.0 * prod(shape[1:]) if is_sparse else 6.0 * prod(shape)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from autodist_core.capture.rewrite.conditionals import take_apart
 from autodist_core.capture.rewrite.lookups import fuse_lookups
 from autodist_core.capture.rewrite.markers import marked
 from autodist_core.capture.rewrite.shares import count_by_share
-from autodist_core.capture.source_lines import SourceLines, source_lines
+from autodist_core.capture.source_lines import source_lines
 from autodist_core.capture.traced import Counted, Exchanged, Flags, Marked, Source, Traced, name_of, unused, variable_of
 from autodist_core.capture.traversal import computed_from, copied, inputs_first, reached_from, sources, touches_of
 from autodist_core.capture.whole_draws import draw_whole, draws_of_rows
@@ -42,10 +42,10 @@ from autodist_core.seams import table as seams
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem, Joined, Table, Tensor, Variable
-from autodist_core.step.naming import UPDATE
+from autodist_core.step.grouping import by_key
 
 __all__ = [
-    "Counted", "Exchanged", "Flags", "Marked", "Source", "SourceLines", "Traced", "capture", "combined_as_written",
+    "Counted", "Exchanged", "Flags", "Marked", "Source", "Traced", "capture", "combined_as_written",
     "computed_from", "concrete_function", "copied", "gathering", "inputs_first", "own_gradient_uses", "reached_from",
     "rows_of_all", "source_lines", "sources", "touches_of", "unused", "variable_of", "whole_batch", "with_longest",
 ]  # fmt: skip
@@ -184,13 +184,11 @@ def _with_markers(graph: Editor, found: Cut) -> Editor:
     if not found.moved:
         return graph
     renamed = {name_of(tensor): marker for marker, tensor in found.moved.items()}
-    behind: dict[str, list[str]] = {}
-    for marker, tensor in found.moved.items():
-        behind.setdefault(tensor.op.name, []).append(marker)
+    behind = by_key((tensor.op.name, marker) for marker, tensor in found.moved.items())
     marked = graph.empty()
     for node in graph:
         inputs = list(node.input)
-        if UPDATE in node.attr or node.name in found.outside:
+        if naming.UPDATE in node.attr or node.name in found.outside:
             inputs = [renamed.get(source, source) for source in inputs]
         marked.copy_captured(node, node.name, inputs)
         # Nodes stand in the order of their creation: a marker comes right behind the node that it marks.

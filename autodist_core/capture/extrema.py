@@ -15,6 +15,7 @@ from typing import Any
 
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import behind
+from autodist_core.step.grouping import by_key
 
 _EXTREMES = {
     "Maximum": "max", "Max": "max", "LogicalOr": "max", "Any": "max",
@@ -42,16 +43,15 @@ def combined_as_written(traced: Traced) -> Traced:
     >>> traced.sources[0].variable.aggregation
     'max'
     """
-    kept: dict[str, set[str]] = {}
-    for operation in traced.graph.get_operations():
-        if operation.name not in traced.updates and operation.type != "ReadVariableOp":
-            for tensor in operation.inputs:
-                if (variable := traced.captured.get(tensor.op.name)) is not None:
-                    kept.setdefault(variable.name, set()).add(_kept_by(operation))
+    kept = by_key(
+        (variable.name, _kept_by(operation)) for operation in traced.graph.get_operations()
+        if operation.name not in traced.updates and operation.type != "ReadVariableOp"
+        for tensor in operation.inputs if (variable := traced.captured.get(tensor.op.name)) is not None
+    )
     sources = []
     for source in traced.sources:
         variable = source.variable
-        found = kept.get(variable.name, {""})
+        found = {*kept.get(variable.name, [""])}
         way = found.pop() if len(found) == 1 else ""
         if not way and variable.kind == "metric" and variable.dtype == "bool":
             way = "max"

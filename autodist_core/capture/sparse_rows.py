@@ -18,10 +18,10 @@ from autodist_core.capture.tape import draws, graph_named
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import ALIKE, EACH, UNIQUE
+from autodist_core.step.op_types import CALLS
 
 _PASSING = {"Identity", "Reshape", "Cast", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
 _UNIQUE = {"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
-_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 
 _Place = tuple[Any, tuple[Any, ...]]
 """A tensor, and the calls of functions inside which it is."""
@@ -74,7 +74,7 @@ def _before(place: _Place) -> _Place | None:
     if operation.type == "SelectV2" and [part.op.type for part in operation.inputs][:2] == ["Less", "AddV2"]:
         # Keras's `take`, which its Embedding uses, counts negative indices from the end in this way.
         return operation.inputs[2], calls
-    if operation.type in _CALLS:
+    if operation.type in CALLS:
         graph = graph_named(operation.graph, operation.get_attr("f").name)
         return graph.outputs[tensor.value_index], (*calls, operation)
     if operation.type == "Placeholder" and calls:

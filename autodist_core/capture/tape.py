@@ -20,17 +20,13 @@ from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import sources
 from autodist_core.seams import table as seams
 from autodist_core.step.draws import Draws, may_draw
+from autodist_core.step.op_types import FUNCTIONS
 
 # The functions of TensorFlow that compute gradients, and their files.
 _COMPUTING_GRADIENTS = {
     seam.name: f"{seam.owner.rpartition('.')[2]}.py" for seam in (seams.GRADIENT_TAPE, seams.GRADIENTS_HELPER)
 }
 _CUSTOM = f"{seams.CUSTOM_GRADIENT.owner.rpartition('.')[2]}.py"
-# Operations that run other graphs, and the attributes that name these.
-_RUNNING = {"PartitionedCall": ("f",), "StatefulPartitionedCall": ("f",),
-            "While": ("body", "cond"), "StatelessWhile": ("body", "cond"),
-            "If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch"),
-            "Case": ("branches",), "StatelessCase": ("branches",)}
 
 
 class Tape:
@@ -141,7 +137,7 @@ def graphs_of(operation: Any) -> list[Any]:
 
 
 def _names_of_graphs(operation: Any) -> list[str]:
-    found = [operation.get_attr(attribute) for attribute in _RUNNING.get(operation.type, ())]
+    found = [operation.get_attr(attribute) for attribute in FUNCTIONS.get(operation.type, ())]
     return [function.name for each in found for function in (each if isinstance(each, list) else [each])]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from autodist_core.seams.table import FUNC_GRAPH
 from autodist_core.step.index import Touch, accesses
+from autodist_core.step.reaching import reached
 
 
 def sources(operation: Any) -> Iterable[Any]:
@@ -55,14 +56,8 @@ def reached_from(
     >>> sorted(reached_from([z.op], sources, stop=lambda operation: operation.name == "y"))
     ['z']
     """
-    found: dict[str, Any] = {}
-    waiting = list(start)
-    while waiting:
-        operation = waiting.pop()
-        if operation.name not in found and not stop(operation):
-            found[operation.name] = operation
-            waiting.extend(following(operation))
-    return found
+    found = reached(start, lambda operation: () if stop(operation) else following(operation))
+    return {operation.name: operation for operation in found if not stop(operation)}
 
 
 def behind(tensor: Any, passing: Collection[str] = ("Identity",)) -> Any:

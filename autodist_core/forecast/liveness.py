@@ -12,6 +12,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autodist_core.step.grouping import by_key
+
 ALIASES = frozenset({
     "Identity", "IdentityN", "Snapshot", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
     "CheckNumerics", "EnsureShape", "Bitcast", "ReadVariableOp", "Switch", "Merge", "TensorListFromTensor",
@@ -94,11 +96,9 @@ class Run:
         """The tensors that another memory has received."""
         self._live: dict[str, Counter[str]] = {}
         self._uses = Counter((*tensor, each.memory) for each in operations for tensor in each.inputs)
-        self._readers: dict[tuple[int, int], list[str]] = {}
+        others = (each for each in self._uses if each[2] != operations[each[0]].memory)
+        self._readers = by_key(((source, output), memory) for source, output, memory in others)
         """The other memories that read a tensor."""
-        for source, output, memory in self._uses:
-            if memory != operations[source].memory:
-                self._readers.setdefault((source, output), []).append(memory)
         self._run_all()
 
     def buffer(self, tensor: tuple[int, int]) -> int:

@@ -15,16 +15,9 @@ import tensorflow as tf
 from autodist_core.forecast.liveness import ACTIVATIONS, ALIASES, FILLING, Operation, Run
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of, split, tensor
+from autodist_core.step.op_types import CALLS, CONDITIONALS, FIRST_ARGUMENT, FUNCTIONS, LOOPS, OF_SHAPES
 from autodist_core.step.ports import outputs_of
 
-_LOOPS = ("While", "StatelessWhile")
-_CALLS = {
-    "PartitionedCall": ("f", 0), "StatefulPartitionedCall": ("f", 0), "If": ("then_branch", 1),
-    "StatelessIf": ("then_branch", 1),
-}
-"""The attribute that names a function that an operation runs, and the function's first argument among its inputs."""
-_KNOWN_BEFORE = ("Shape", "ShapeN", "Size", "Rank")
-"""Operations whose results TensorFlow knows before the step, where it knows the shapes."""
 _WITHOUT_BYTES = (tf.resource, tf.variant, tf.string)
 
 
@@ -67,7 +60,8 @@ class Operations:
         kept = {node_of(name) for name in wanted}
         found = []
         for each in operations:
-            read = () if each.type in _KNOWN_BEFORE else each.inputs
+            # TensorFlow knows sizes before the step, where it knows the shapes.
+            read = () if each.type in OF_SHAPES else each.inputs
             sizes, inner = self._sizes(each)
             found.append(Operation(
                 each.name, each.type, "" if body else self._memory_of(each.device),
@@ -81,7 +75,7 @@ class Operations:
     def _sizes(self, operation: Any) -> tuple[tuple[int, ...], int]:
         """The bytes of the results of an operation, and those that it takes besides while it runs."""
         sizes = [self._bytes(each, operation.inputs) for each in operation.outputs]
-        if operation.type in _LOOPS:
+        if operation.type in LOOPS:
             most, put, largest = self._body(operation.get_attr("body").name, operation.inputs)
             put = {output: size or self._reserved(operation.inputs[output]) for output, size in put.items()}
             rounds = _rounds(operation)
@@ -90,9 +84,9 @@ class Operations:
             ahead = min(operation.get_attr("parallel_iterations"), rounds) - 1
             most += (rounds - 1) * sum(put.values()) + ahead * largest
             return tuple(sizes), max(0, most - sum(sizes))
-        if operation.type in _CALLS:
-            attribute, first = _CALLS[operation.type]
-            most, _, _ = self._body(operation.get_attr(attribute).name, operation.inputs[first:])
+        if operation.type in (*CALLS, *CONDITIONALS):
+            name, first = operation.get_attr(FUNCTIONS[operation.type][0]).name, FIRST_ARGUMENT[operation.type]
+            most, _, _ = self._body(name, operation.inputs[first:])
             return tuple(sizes), max(0, most - sum(sizes))
         return tuple(sizes), 0
 
@@ -110,7 +104,7 @@ class Operations:
             return self._bytes(operation.inputs[0], ()) // _length(value)
         if operation.type == "TensorListReserve" and operation.inputs[0].op.type == "TensorListElementShape":
             return self._reserved(operation.inputs[0].op.inputs[0])
-        return self._reserved(operation.inputs[value.value_index]) if operation.type in _LOOPS else 0
+        return self._reserved(operation.inputs[value.value_index]) if operation.type in LOOPS else 0
 
     def _body(self, name: str, arguments: Sequence[Any]) -> tuple[int, dict[int, int], int]:
         """The most bytes that a function takes, those of a tensor that it puts into each list, and its largest."""
@@ -183,4 +177,4 @@ def _length(value: Any) -> int:
         count = operation.inputs[1]
         known = _length(count.op.inputs[0]) if count.op.type == "TensorListLength" else tf.get_static_value(count)
         return int(known or 1)
-    return _rounds(operation) if operation.type in _LOOPS else 1
+    return _rounds(operation) if operation.type in LOOPS else 1

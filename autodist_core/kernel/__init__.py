@@ -18,7 +18,7 @@ from autodist_core.kernel.drawn import Compared, drawn, iterator_types, next_of,
 from autodist_core.kernel.kernel import Kernel, run
 from autodist_core.kernel.passes.outputs import joining
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph, build, factor_limits
-from autodist_core.kernel.placement.arrangement import Arrangement, arrange
+from autodist_core.kernel.placement.arrangement import arrange
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import Placement
 from autodist_core.kernel.placement.placing import inference, place
@@ -26,9 +26,8 @@ from autodist_core.kernel.refuse import examine
 from autodist_core.kernel.time_parts import PARTS, Part, part_of
 
 __all__ = [
-    "PARTS", "PIPELINE", "Arrangement", "Compared", "DistributedGraph", "Draft", "Factors",
-    "Kernel", "Part", "Placement", "Tasks", "arrange", "build", "bytes_of_example", "compilable", "drawn",
-    "drawn_by_replicas", "drawn_by_update", "drawn_explicitly", "examine", "factored", "factors",
-    "inference", "iterator_types", "joining", "mixed_results", "next_of", "part_of", "place", "run",
-    "sample_of", "factor_limits", "with_alike_updates",
+    "PARTS", "PIPELINE", "Compared", "DistributedGraph", "Draft", "Factors", "Kernel", "Part", "Placement", "Tasks",
+    "arrange", "build", "bytes_of_example", "compilable", "drawn", "drawn_by_replicas", "drawn_by_update",
+    "drawn_explicitly", "examine", "factor_limits", "factored", "factors", "inference", "iterator_types", "joining",
+    "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "with_alike_updates",
 ]  # fmt: skip

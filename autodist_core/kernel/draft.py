@@ -14,8 +14,8 @@ A kernel declares which fields it needs and which it provides (see `Kernel`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import tensorflow as tf
@@ -27,14 +27,9 @@ from autodist_core.kernel.placement.placement import Copy, Placement, Replica
 from autodist_core.kernel.refuse import require_distributable
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.graph_item import Gradient, GraphItem
+from autodist_core.step.graph_item import Gradient, GraphItem, Variable
+from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
-
-FILLED = (
-    "compute", "local", "initializers", "reduced", "collectives", "buckets", "added", "new_values", "barriers",
-    "returned", "outputs", "steps",
-)  # fmt: skip
-"""The fields of a draft that kernels fill, and of which each kernel declares those that it uses."""
 
 
 @dataclass(frozen=True)
@@ -49,40 +44,54 @@ class Rows:
     indices: str = ""
 
 
-@dataclass
-class Draft:
-    """A distributed step under construction. The `active` replicas have examples, the others take an idle step.
+@dataclass(frozen=True)
+class Slicing:
+    """Which replicas have examples of the batch, and how many, as far as it is known.
 
-    >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
     >>> from autodist_core.strategy import PS
-    >>> draft = Draft.of(example_step(), example_placement(PS()))
-    >>> draft.active, [replica.name for replica in draft.active_replicas]
-    ((0, 1), ['localhost:CPU:0', 'localhost:CPU:1'])
+    >>> replicas = example_placement(PS()).replicas
+    >>> Slicing(replicas, (3, 2)).size_of(replicas[1]), Slicing(replicas).size_of(replicas[1])
+    (2, None)
     """
 
-    # Given, and not changed by any kernel.
-    step: StepIndex
-    placement: Placement
-    active: tuple[int, ...]
-    editor: Editor
+    replicas: tuple[Replica, ...]
+    """The active replicas."""
     sizes: tuple[int, ...] = ()
-    """How many examples each active replica has, if the graph is for these sizes only."""
+    """How many examples each of them has, if the graph is for these sizes only."""
     stands_for: tuple[Replica, ...] = ()
-    """If the replicas stand for more replicas (`kernel/units/`), all of these; else empty."""
+    """If they stand for more replicas (`kernel/units/`), all of these; else empty."""
     all_sizes: tuple[int, ...] = ()
     """How many examples each of these has, if the graph is for these sizes only."""
-    gradient_products: dict[tuple[str, int], Product] = field(default_factory=dict)
+    examples: int = 0
+    """The size of the batch; 0 if it is not known."""
+
+    @property
+    def of_all(self) -> tuple[tuple[Replica, ...], tuple[int, ...]]:
+        """The replicas that have examples, with those that others stand for, and their sizes."""
+        return self.stands_for or self.replicas, self.all_sizes or self.sizes
+
+    def size_of(self, replica: Replica) -> int | None:
+        """Return how many examples a replica has, if the graph is for batches of one size."""
+        return self.sizes[self.replicas.index(replica)] if self.sizes else None
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of matrices that a draft does not compute for each replica."""
+
+    gradients: Mapping[tuple[str, int], Product]
     """The gradients that are one product over the rows of several replicas, by variable and occurrence."""
-    factored: frozenset[tuple[str, int]] = frozenset()
+    travelling: Mapping[tuple[str, int], Product]
     """Those of them whose factors travel between machines."""
-    weight_products: frozenset[str] = frozenset()
+    weights: frozenset[str]
     """The captured products with weights that are one product over the rows of several replicas."""
 
-    provided: set[str] = field(default_factory=set)
-    """The names of the fields below that kernels have provided; the runner fills it."""
 
-    # Filled by the kernels that provide them.
+@dataclass(kw_only=True)
+class Filled:
+    """What kernels fill for later ones. Each kernel declares the fields that it uses."""
+
     compute: set[str] = field(default_factory=set)
     """The captured nodes of compute that are copied for every active replica."""
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
@@ -105,46 +114,71 @@ class Draft:
     """The tensors with the values that the update hands back to compute, by the captured tensor's name."""
     outputs: list[str] = field(default_factory=list)
     """The step's results for the whole batch."""
-    targets: list[str] = field(default_factory=list)
-    """The nodes that the step must run: writes, assertions, sends. Every kernel may add to them."""
     steps: list[str] = field(default_factory=list)
     """The nodes to run so that everything in `targets` is done."""
 
-    @staticmethod
-    def of(
-        item: GraphItem, placement: Placement, active: int | Sequence[int] | None = None, sizes: Sequence[int] = (),
-        stands_for: Sequence[Replica] = (), all_sizes: Sequence[int] = (), examples: int = 0,
-    ) -> Draft:
-        """Return an empty draft of a captured step.
 
-        With `stands_for`, the replicas of the placement stand for these ones, which have `all_sizes` examples.
-        `examples` is the size of the batch, as far as it is known.
-        """
+FILLED = frozenset(each.name for each in fields(Filled))
+
+
+@dataclass
+class Draft(Filled):
+    """A distributed step under construction. Replicas without examples take an idle step.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> draft = Draft.of(example_step(), example_placement(PS()))
+    >>> draft.active, [replica.name for replica in draft.active_replicas]
+    ((0, 1), ['localhost:CPU:0', 'localhost:CPU:1'])
+    """
+
+    # Given, and not changed by any kernel.
+    step: StepIndex
+    placement: Placement
+    slicing: Slicing
+    editor: Editor
+    targets: list[str] = field(default_factory=list)
+    """The nodes that the step must run: writes, assertions, sends. Every kernel may add to them."""
+    provided: set[str] = field(default_factory=set)
+    """The names of the fields that kernels have provided; the runner fills it."""
+
+    @staticmethod
+    def of(item: GraphItem, placement: Placement, slicing: Slicing | None = None) -> Draft:
+        """Return an empty draft of a captured step. All replicas have examples, unless `slicing` says otherwise."""
         step = StepIndex.of(item)
         require_distributable(step, placement)
-        graph = step.graph
-        count = len(placement.replicas) if active is None else active
-        indices = tuple(range(count)) if isinstance(count, int) else tuple(count)
-        draft = Draft(
-            step, placement, indices, Editor(graph.library, graph.versions), tuple(sizes), tuple(stands_for),
-            tuple(all_sizes),
-        )
-        if any(len(draft.together(replica)) > 1 for replica in draft.active_replicas):
-            draft.gradient_products, draft.weight_products = gradient_products(step), weight_products(step)
-        travelling = factored(
-            step, placement.plans, [each.name for each in draft.stands_for or placement.replicas], examples
-        )
-        draft.gradient_products, draft.factored = draft.gradient_products | travelling, frozenset(travelling)
-        return draft
+        editor = Editor(step.graph.library, step.graph.versions)
+        return Draft(step, placement, slicing or Slicing(placement.replicas), editor)
+
+    @cached_property
+    def products(self) -> Products:
+        """The products that are computed once for several replicas, or from factors that travel."""
+        step, gradients, weights = self.step, dict[tuple[str, int], Product](), frozenset[str]()
+        if any(len(self.together(replica)) > 1 for replica in self.active_replicas):
+            gradients, weights = gradient_products(step), weight_products(step)
+        names = [replica.name for replica in self.everyone]
+        travelling = factored(step, self.placement.plans, names, self.slicing.examples)
+        return Products(gradients | travelling, travelling, weights)
+
+    @property
+    def everyone(self) -> tuple[Replica, ...]:
+        """All replicas of the step, with those that others stand for."""
+        return self.slicing.stands_for or self.placement.replicas
 
     def stands(self, replica: Replica) -> bool:
         """Whether a replica stands for others, on other machines. It has all operations that any of these has."""
-        return bool(self.stands_for) and replica.index > 0
+        return bool(self.slicing.stands_for) and replica.index > 0
 
-    @cached_property
+    @property
     def active_replicas(self) -> tuple[Replica, ...]:
         """The replicas that have examples."""
-        return tuple(self.placement.replicas[index] for index in self.active)
+        return self.slicing.replicas
+
+    @cached_property
+    def active(self) -> tuple[int, ...]:
+        """The indices of the replicas that have examples."""
+        return tuple(replica.index for replica in self.active_replicas)
 
     def together(self, replica: Replica) -> tuple[Replica, ...]:
         """Return the active replicas whose rows large layers multiply at once with those of this replica.
@@ -158,16 +192,13 @@ class Draft:
     @cached_property
     def _of_memory(self) -> dict[int, tuple[Replica, ...]]:
         """The active replicas that compute on the same copies of the weights."""
-        found: dict[int, tuple[Replica, ...]] = {}
-        for replica in self.active_replicas:
-            memory = self.placement.memory(replica)
-            found[memory] = (*found.get(memory, ()), replica)
-        return found
+        found = grouped(self.active_replicas, self.placement.memory)
+        return {memory: tuple(replicas) for memory, replicas in found.items()}
 
     @cached_property
     def _on_host(self) -> Counter[str]:
         """The number of active replicas on each machine, with those that others stand for."""
-        return Counter(replica.host for replica in self.stands_for or self.active_replicas)
+        return Counter(replica.host for replica in self.slicing.of_all[0])
 
     def at(self, name: str) -> int:
         """Return the time at which a captured node touches variables; odd times are between captured nodes."""
@@ -181,18 +212,12 @@ class Draft:
     def handle(self, variable: str, copy: Copy) -> str:
         """Return the handle of one copy of a variable, and add it if it is not there."""
         name = f"variable/{naming.safe(copy.name)}"
-        if name not in self.editor:
-            spec = self.step.variables[variable]
-            self.editor.add(
-                "VarHandleOp", name, device=copy.device, dtype=tf.as_dtype(spec.dtype),
-                shape=tf.TensorShape(spec.shape), shared_name=copy.shared_name,
-            )
-        return name
+        return self._handle(name, self.step.variables[variable], copy.device, copy.shared_name)
 
     def read(self, name: str, variable: str, copy: Copy, order: int) -> str:
         """Add a read of one copy of a variable; return its name."""
-        dtype = tf.as_dtype(self.step.variables[variable].dtype)
-        return self.editor.add("ReadVariableOp", name, [self.handle(variable, copy)], copy.device, order, dtype=dtype)
+        dtype, handle = self.spec(variable).dtype, self.handle(variable, copy)
+        return self.editor.add("ReadVariableOp", name, [handle], copy.device, order, dtype=dtype)
 
     def write(self, name: str, variable: str, copy: Copy, value: str, order: int) -> None:
         """Add a write of one copy of a variable; it is one of the step's targets."""
@@ -205,10 +230,12 @@ class Draft:
         name = f"kept/{naming.safe(added.name)}"
         if name not in self.editor:
             self.added.append(added)
-            self.editor.add(
-                "VarHandleOp", name, device=added.device, dtype=tf.as_dtype(added.dtype),
-                shape=tf.TensorShape(added.shape), shared_name=added.name,
-            )
+        return self._handle(name, added, added.device, added.name)
+
+    def _handle(self, name: str, variable: Variable | AddedVariable, device: str, shared_name: str) -> str:
+        if name not in self.editor:
+            dtype, shape = tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape)
+            self.editor.add("VarHandleOp", name, device=device, dtype=dtype, shape=shape, shared_name=shared_name)
         return name
 
     def spec(self, variable: str) -> tf.TensorSpec:
@@ -223,16 +250,15 @@ class Draft:
 
     def total(self) -> str:
         """Return the tensor with the number of examples of the whole batch."""
-        return self._count("feed/total", sum(self.all_sizes or self.sizes), self.placement.tasks.chief)
+        return self._count("feed/total", sum(self.slicing.of_all[1]), self.placement.tasks.chief)
 
     def examples(self, replica: Replica) -> str:
         """Return the tensor with a replica's number of examples."""
-        size = self.sizes[self.active.index(replica.index)] if self.sizes else 0
-        return self._count(f"feed/{replica.prefix}/examples", size, replica.host)
+        return self._count(f"feed/{replica.prefix}/examples", self.slicing.size_of(replica) or 0, replica.host)
 
     def _count(self, name: str, known: int, device: str) -> str:
         """Return a constant if the graph is for known sizes, else a placeholder."""
-        if name not in self.editor and self.sizes:
+        if name not in self.editor and self.slicing.sizes:
             self.editor.constant(name, float(known), tf.float64, device)
         elif name not in self.editor:
             self.editor.add("Placeholder", name, device=device, dtype=tf.float64, shape=tf.TensorShape([]))
@@ -258,7 +284,7 @@ class Draft:
             return values[0]
         first, *others = values
         # The built values may stand for more.
-        if len(values) > 2 or self.stands_for:
+        if len(values) > 2 or self.slicing.stands_for:
             first = self.editor.add("Snapshot", f"{naming.FIRST}/{name}", [first], device, T=dtype)
         return self.editor.add("AddN", name, [first, *others], device, N=len(values), T=dtype)
 
@@ -308,7 +334,7 @@ class Draft:
 
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """Return the captured tensors from whose copies the reduced gradient is computed."""
-        product = self.gradient_products.get(gradient.key)
+        product = self.products.gradients.get(gradient.key)
         if product:
             return product.left, product.right
         return gradient.parts

@@ -1,7 +1,7 @@
 """Loose steps: the graphs of replicas that do not wait for each other.
 
 In: a captured step, its placement, and one or more replicas. Out: a `DistributedGraph` for one part of the step. There
-are five such graphs. `following` makes the first one, `computing` the second one, and so on::
+are five such graphs::
 
     follow     mirror = the server's value             for one replica
     compute    queue <- the replica's gradients        for one replica
@@ -12,7 +12,7 @@ are five such graphs. `following` makes the first one, `computing` the second on
 Each replica has a queue of its own. The update runs on the servers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -108,64 +108,28 @@ class Follow(Kernel):
         follow(draft, draft.active_replicas, "follow", 0)
 
 
-def computing(item: GraphItem, placement: Placement, replica: int) -> DistributedGraph:
-    """Return the graph in which one replica computes its gradients and puts them into its queue.
+_KERNELS: Mapping[str, Sequence[Kernel]] = {
+    "follow": (Follow(), Order()),
+    "compute": (Replicator(), Barriers(), Send(), Outputs(), Order(), Compile()),
+    "update": (Receive(), PSSynchronizer(mirrors=False), Update(), Order()),
+    "discard": (Receive(), Order()),
+    "combine": (StateCombiner(), Order()),
+}
+
+
+def loose_graph(what: str, item: GraphItem, placement: Placement, *replicas: int) -> DistributedGraph:
+    """Return one of the five graphs for these replicas; without replicas, for all of them.
 
     >>> from autodist_core.capture.example import example_step
     >>> from autodist_core.kernel.example import example_placement
     >>> from autodist_core.strategy import PS
-    >>> print(*computing(example_step(), example_placement(PS(staleness=2)), 1).changes[1:-1], sep="; ")
+    >>> item, placement = example_step(), example_placement(PS(staleness=2))
+    >>> print(*loose_graph("compute", item, placement, 1).changes[1:-1], sep="; ")
     Barriers: NoOp: 0 -> 4; Send: FIFOQueueV2: 0 -> 1, QueueEnqueueV2: 0 -> 1; Outputs: no change; Order: NoOp: 4 -> 5
-    """
-    return build(item, placement, (replica,), (Replicator(), Barriers(), Send(), Outputs(), Order(), Compile()))
-
-
-def following(item: GraphItem, placement: Placement, replica: int) -> DistributedGraph:
-    """Return the graph in which one replica's mirrors get the servers' values.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.strategy import PS
-    >>> print(following(example_step(), example_placement(PS(staleness=2)), 1).changes[-2])
-    Follow: AssignVariableOp: 0 -> 1, ReadVariableOp: 0 -> 1, VarHandleOp: 0 -> 2
-    """
-    return build(item, placement, (replica,), (Follow(), Order()))
-
-
-def updating(item: GraphItem, placement: Placement, replicas: Sequence[int]) -> DistributedGraph:
-    """Return the graph of one update, with the gradients of some replicas from their queues.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.strategy import PS
-    >>> [change.kernel for change in updating(example_step(), example_placement(PS(staleness=2)), [0, 1]).changes]
-    ['Receive', 'PSSynchronizer', 'Update', 'Order']
-    """
-    return build(item, placement, replicas, (Receive(), PSSynchronizer(mirrors=False), Update(), Order()))
-
-
-def discarding(item: GraphItem, placement: Placement, replica: int) -> DistributedGraph:
-    """Return the graph that drops one step's gradients from a replica's queue.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.strategy import PS
-    >>> print(*discarding(example_step(), example_placement(PS(staleness=2)), 1).changes, sep="; ")
+    >>> print(*loose_graph("discard", item, placement, 1).changes, sep="; ")
     Receive: FIFOQueueV2: 0 -> 1, NoOp: 0 -> 1, QueueDequeueV2: 0 -> 1; Order: NoOp: 1 -> 2
     """
-    return build(item, placement, (replica,), (Receive(), Order()))
-
-
-def combining(item: GraphItem, placement: Placement) -> DistributedGraph:
-    """Return the graph that makes one state of the metrics and statistics that the replicas have written.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.strategy import PS
-    >>> [change.kernel for change in combining(example_step(), example_placement(PS(staleness=2))).changes]
-    ['StateCombiner', 'Order']
-    """
-    return build(item, placement, None, (StateCombiner(), Order()))
+    return build(item, placement, replicas or None, _KERNELS[what])
 
 
 def _types(draft: Draft) -> list[tf.DType]:

@@ -14,7 +14,6 @@ travels while the next one is filled. A large tensor takes the time of its bytes
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count
 from math import prod
 from typing import TypeVar
 
@@ -125,13 +124,23 @@ def unpacked(
     if len(shapes) == 1:
         return [vector]
     parts = cut(draft, name, vector, [prod(shape) for shape in shapes], dtype, device)
-    found = []
-    for index, part, shape in zip(count(), parts, shapes):
-        wanted = draft.editor.constant(f"{name}/{index}/shape", np.array(shape, np.int32), tf.int32, device)
-        found.append(
-            draft.editor.add("Reshape", f"{name}/{index}", [part, wanted], device, T=dtype, Tshape=tf.int32)
-        )
-    return found
+    return [
+        reshaped(draft, f"{name}/{index}", part, shape, dtype, device)
+        for index, (part, shape) in enumerate(zip(parts, shapes, strict=True))
+    ]
+
+
+def reshaped(draft: Draft, name: str, source: str, shape: tuple[int, ...], dtype: tf.DType, device: str) -> str:
+    """Return a tensor in another shape.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> draft = example_draft(PS())
+    >>> reshaped(draft, "flat", draft.editor.constant("value", [[1.0]], tf.float32), (1,), tf.float32, "")
+    'flat'
+    """
+    wanted = draft.editor.constant(f"{name}/shape", np.array(shape, np.int32), tf.int32, device)
+    return draft.editor.add("Reshape", name, [source, wanted], device, T=dtype, Tshape=tf.int32)
 
 
 def cut(draft: Draft, name: str, vector: str, sizes: Sequence[int], dtype: tf.DType, device: str) -> list[str]:

@@ -19,6 +19,7 @@ from autodist_core.kernel.splitting.gathers import gathered_when_used
 from autodist_core.kernel.splitting.rewrite import SplitRewrite
 from autodist_core.kernel.splitting.separable import Splitting, splitting, splittings
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.grouping import by_key
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
 
@@ -87,10 +88,7 @@ class VariablePartitioner:
 
 def _mixed(found: Mapping[str, Splitting]) -> dict[str, str]:
     """Return the variables whose shards would be read together with shards of others by one operation."""
-    users: dict[str, list[str]] = {}
-    for name, split in found.items():
-        for node in split.parts | split.partial:
-            users.setdefault(node, []).append(name)
+    users = by_key((node, name) for name, split in found.items() for node in split.parts | split.partial)
     shared = {node: names for node, names in users.items() if len(names) > 1}
     return {name: f"{node}, which also reads {' and '.join(n for n in names if n != name)}"
             for node, names in shared.items() for name in names}

@@ -25,7 +25,7 @@ from typing import Any
 
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factors
-from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.draft import Draft, Slicing
 from autodist_core.kernel.kernel import Change, Kernel, run
 from autodist_core.kernel.passes.barriers import Barriers
 from autodist_core.kernel.passes.compile import Compile
@@ -111,15 +111,17 @@ def build(
     ways = list(_ways(item, placement, sizes)) if everyone and kernels is PIPELINE else []
     for kinds in ways:
         try:
-            draft = Draft.of(
-                placement.partitioner.apply(item), standing(placement, kinds.built), None, kinds.examples,
-                placement.replicas, sizes, examples,
-            )
+            built = standing(placement, kinds.built)
+            slicing = Slicing(built.replicas, kinds.examples, placement.replicas, tuple(sizes), examples)
+            draft = Draft.of(placement.partitioner.apply(item), built, slicing)
             return _graph_of(draft, item, run(draft, kernels), (kinds.replicas, kinds.machines))
         except UnlikeError as error:
             what = "The graph of each replica is built" if kinds is ways[-1] else "More replicas are built"
             log.debug("%s: %s", what, error)
-    draft = Draft.of(placement.partitioner.apply(item), placement, active, sizes, examples=examples)
+    indices = range(active) if isinstance(active, int) else active
+    replicas = placement.replicas if indices is None else tuple(placement.replicas[index] for index in indices)
+    slicing = Slicing(replicas, tuple(sizes), examples=examples)
+    draft = Draft.of(placement.partitioner.apply(item), placement, slicing)
     return _graph_of(draft, item, run(draft, kernels))
 
 
@@ -143,8 +145,8 @@ def _graph_of(
     """Return the graph of a finished draft. The units of the kinds are repeated, from the innermost kinds outwards."""
     replicas = draft.active_replicas
     used = tuple(index for index, each in enumerate(item.inputs) if replicas[0].copy_of(each.name) in draft.editor)
-    counts = {} if draft.sizes else {replica.number: draft.examples(replica) for replica in replicas}
-    total = [] if draft.sizes else [draft.total()]
+    counts = {} if draft.slicing.sizes else {replica.number: draft.examples(replica) for replica in replicas}
+    total = [] if draft.slicing.sizes else [draft.total()]
     graph = Repeatable(
         draft.editor, tuple(draft.outputs), tuple(draft.steps), tuple(draft.added),
         {each.number: tuple(draft.fed(each, item.inputs[index].name) for index in used) for each in replicas}, counts,
@@ -157,12 +159,11 @@ def _graph_of(
             graph = repeated(graph, units)
         changes = [*changes, Change.between("Repeat", before, graph.editor.histogram())]
     numbers = sorted(graph.feeds) if kinds else graph.feeds
-    travelling = {key: product for key, product in draft.gradient_products.items() if key in draft.factored}
     return DistributedGraph(
         graph.editor.graph_def(), tuple(graph.feeds[number] for number in numbers), used,
         tuple([graph.counts[number] for number in numbers if graph.counts] + total), graph.outputs, graph.steps,
         tuple(draft.initializers), tuple(changes), graph.added, draft.buckets, draft.collectives,
-        bytes_of_example(draft.step, travelling),
+        bytes_of_example(draft.step, draft.products.travelling),
     )
 
 

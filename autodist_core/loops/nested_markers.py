@@ -21,9 +21,9 @@ from autodist_core.capture import reached_from, sources
 from autodist_core.capture.tape import graphs_of
 from autodist_core.errors import CaptureError
 from autodist_core.loops.gradients.summed_again import Origins
+from autodist_core.step.op_types import CONDITIONALS
 
 SUM, ROWS = "sum_over_replicas", "rows_of_replicas"
-_CONDITIONALS = {"If", "StatelessIf"}
 _CALLED = {SUM: "all_reduce", ROWS: "all_gather or whole_batch"}
 
 
@@ -102,7 +102,7 @@ def _kinds(operation: Any) -> list[str]:
 
 def _nested(operation: Any) -> Iterator[tuple[str, list[Any]]]:
     """The kinds of the markers in the graphs that an operation runs; and of what each is made, among the inputs."""
-    given = operation.inputs[1:] if operation.type in _CONDITIONALS else operation.inputs
+    given = operation.inputs[1:] if operation.type in CONDITIONALS else operation.inputs
     for graph in graphs_of(operation):
         outside = {placeholder.op.name: value for placeholder, value in zip(graph.inputs, given, strict=False)}
         for inner in graph.get_operations():

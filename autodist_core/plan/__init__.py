@@ -9,19 +9,16 @@ node sends, also for the report on where a step's time goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
 from autodist_core.plan.html import html_of
 from autodist_core.plan.memory import DeviceMemory
 from autodist_core.plan.table import INEXACT, PlanTable, bytes_per_step, notes, plan_table, state_memory
 from autodist_core.plan.text import text_of
-from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy.compiled import CompiledStrategy
 
 __all__ = [
     "INEXACT", "DeviceMemory", "Plan", "PlanTable", "Shown", "bytes_per_step", "notes", "plan_table", "state_memory",
-    "table",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -66,35 +63,21 @@ class Plan(Shown[PlanTable]):
 
     Because it is a string, code can split, search, compare, log and write a plan.
 
-    >>> plan = Plan(PlanTable("3f9c21", ("localhost:CPU:0",), ()))
-    >>> plan.splitlines()[0], isinstance(plan, str)
-    ('strategy 3f9c21 @ 1 replica', True)
-    >>> plan._repr_html_().startswith("<div")
-    True
-    """
-
-    forms = text_of, html_of
-
-
-def table(
-    compiled: CompiledStrategy, graph_item: GraphItem | None = None, memories: Sequence[int] = (),
-    notes_besides: Iterable[str] = (), name: str = "", examples: int = 0,
-    factored: Mapping[str, Sequence[int]] | None = None, memory: Sequence[DeviceMemory] = (),
-) -> Plan:
-    """Return the plan of ``compiled``. The arguments are those of ``plan_table``.
-
-    >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
+    >>> from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import Parallax
     >>> table_variable = Variable("embed/table", (50, 4), "float32", is_sparse=True)
     >>> item = GraphItem((Variable("dense/kernel", (7, 128), "float32"), table_variable))
     >>> spec = ResourceSpec.local(cpus=2)
-    >>> strategy = Parallax().build(item, spec)
-    >>> print(table(StrategyCompiler(item, spec).compile(strategy)))
+    >>> plan = Plan(plan_table(StrategyCompiler(item, spec).compile(Parallax().build(item, spec))))
+    >>> print(plan)
     strategy ... @ 2 replicas
       replica localhost:CPU:0
       replica localhost:CPU:1
       dense/kernel : f32[7,128]        all_reduce(group=0)  3.5 KiB  7.0 KiB/step
       embed/table  : f32[50,4] sparse  ps(localhost:CPU:0)    800 B     rows/step
       total: 2 variables, 4.3 KiB; 7.0 KiB travel between devices per step, and the rows of 1 sparse variable
+    >>> isinstance(plan, str), plan._repr_html_().startswith("<div")
+    (True, True)
     """
-    return Plan(plan_table(compiled, graph_item, memories, notes_besides, name, examples, factored, memory))
+
+    forms = text_of, html_of

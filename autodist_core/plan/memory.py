@@ -9,6 +9,8 @@ machine share its memory::
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from autodist_core.errors import some
+from autodist_core.step.grouping import by_key
 from autodist_core.step.values import format_bytes
 
 
@@ -64,8 +66,7 @@ class DeviceMemory:
         parts = [(name, getattr(self, name)) for name in _PARTS]
         text = " + ".join(f"{name} {format_bytes(size)}" for name, size in parts if size) or "nothing"
         each = "each of " if len(self.devices) > 1 else ""
-        first = ", ".join(self.devices[:3]) + (f" and {len(self.devices) - 3} more" if len(self.devices) > 3 else "")
-        return f"memory of {each}{first}: {format_bytes(self.peak)} = {text}; {self.verdict}"
+        return f"memory of {each}{some(self.devices)}: {format_bytes(self.peak)} = {text}; {self.verdict}"
 
 
 _PARTS = ("weights", "optimizer", "gradients", "activations", "buffers")
@@ -77,8 +78,5 @@ def together(memories: Iterable[DeviceMemory]) -> tuple[DeviceMemory, ...]:
     >>> [each.devices for each in together([DeviceMemory(("a",), 4), DeviceMemory(("b",), 4), DeviceMemory(("c",), 5)])]
     [('a', 'b'), ('c',)]
     """
-    found: dict[DeviceMemory, tuple[str, ...]] = {}
-    for each in memories:
-        key = replace(each, devices=())
-        found[key] = found.get(key, ()) + each.devices
-    return tuple(replace(key, devices=devices) for key, devices in found.items())
+    found = by_key((replace(each, devices=()), name) for each in memories for name in each.devices)
+    return tuple(replace(key, devices=tuple(devices)) for key, devices in found.items())

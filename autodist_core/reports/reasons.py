@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autodist_core.step.index import StepIndex
-
-_SIZES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"}
-"""Operations whose results do not depend on the values of their inputs."""
+from autodist_core.step.op_types import WITHOUT_VALUES
 
 
 class Reason(str):
@@ -57,7 +55,7 @@ def reached(step: StepIndex, note: str, steps: int) -> frozenset[str]:
         hit = set(starts)
         for node in step.graph.node:
             touched = step.touches.get(node.name, ())
-            if node.op not in _SIZES and (
+            if node.op not in WITHOUT_VALUES and (
                 node.name in hit or not hit.isdisjoint(step.sources(node.name))
                 or any(touch.variable in changed for touch in touched)
             ):

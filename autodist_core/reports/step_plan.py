@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
-from autodist_core.errors import amount
+from autodist_core.errors import amount, some
 from autodist_core.forecast.needs import forecast
 from autodist_core.kernel import (
     Factors,
@@ -33,11 +33,12 @@ from autodist_core.kernel import (
     factors,
 )
 from autodist_core.log import log
-from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, state_memory, table
+from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, plan_table, state_memory
 from autodist_core.reports.reasons import Reason
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.grouping import by_key, grouped
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy import PartitionedPS, Sharded, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
@@ -97,8 +98,9 @@ def planned(
     lines += _factor_notes(factors(step, plans, strategy.replicas), examples)
     travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
     memory = _memory(item, given, share_memory, examples, spec) if item.gradients and examples else ()
-    made = table(strategy, item, arranged.memories, [*lines, *more(strategy)], name, examples, travelling, memory)
-    return made if memory else Plan(replace(made.table, memory=state_memory(made.table, item)))
+    said = [*lines, *more(strategy)]
+    made = plan_table(strategy, item, arranged.memories, said, name, examples, travelling, memory)
+    return Plan(made if memory else replace(made, memory=state_memory(made, item)))
 
 
 def _memory(
@@ -122,10 +124,7 @@ def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int)
         yield f"in batches of at most factor_rows examples, the factors of the gradients of {some(below)} travel"
     if above:
         yield f"the gradients of {some(above)} travel: this batch of {amount(examples, 'example')} is above factor_rows"
-    reasons: dict[str, list[str]] = {}
-    for (name, _), each in found.items():
-        if isinstance(each, str):
-            reasons.setdefault(each, []).append(name)
+    reasons = by_key((each, name) for (name, _), each in found.items() if isinstance(each, str))
     for reason, names in reasons.items():
         yield f"factor_rows has no effect on {some(list(dict.fromkeys(names)))}: {reason}"
 
@@ -248,9 +247,7 @@ def compiled_by_xla(item: GraphItem, together: bool = False) -> Iterator[str]:
         return
     step = StepIndex.of(item)
     found = compilable(step)
-    kinds: dict[str, list[str]] = {}
-    for name in found.outside:
-        kinds.setdefault(step.nodes[name].op, []).append(name)
+    kinds = grouped(found.outside, lambda name: step.nodes[name].op)
     outside = [f"{len(names)} {op} ({some(names)})" for op, names in sorted(kinds.items())]
     total = len(found.names) + len(found.outside)
     yield (
@@ -273,12 +270,3 @@ def drawn_in(places: Sequence[str]) -> str:
     """
     own = f"each replica draws its own random numbers in {some(places)}"
     return f"{INEXACT}: {own}; replica 0 draws the numbers of one device"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first names, and how many more there are.
-
-    >>> some(["a", "b", "c", "d"])
-    'a, b, c and 1 more'
-    """
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

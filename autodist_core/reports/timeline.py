@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from autodist_core.runtime.timings import Call, Operation, Run
+from autodist_core.step.grouping import grouped
 
 _PROGRAM = 1000
 """The number of the process that is the user's program; devices have the next ones.
@@ -79,9 +80,7 @@ def _of_program(calls: Sequence[Call], begin: float) -> Iterator[dict[str, Any]]
 
 
 def _of_devices(runs: Sequence[Run], moved: dict[str, float], begin: float) -> Iterator[dict[str, Any]]:
-    devices: dict[tuple[str, str], list[Operation]] = {}
-    for each in (each for run in runs for each in run.operations):
-        devices.setdefault((each.node, each.device), []).append(each)
+    devices = grouped((each for run in runs for each in run.operations), lambda each: (each.node, each.device))
     for number, ((node, device), operations) in enumerate(sorted(devices.items()), start=_PROGRAM + 1):
         yield from _named("process", number, 0, f"{node} {device}")
         shift = moved.get(node, 0.0) - begin

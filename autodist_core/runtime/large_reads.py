@@ -40,6 +40,7 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.recovery.on_disk import fill, room
 from autodist_core.step.graph_item import Variable
+from autodist_core.step.grouping import grouped
 
 LARGE_BYTES = 1 << 19
 _PART_BYTES = 1 << 21
@@ -121,10 +122,8 @@ class LargeReads:
 
     def _prepare(self, sources: Iterable[Source]) -> None:
         """Make the operations for copies that were not read before: one for each device and type."""
-        groups: dict[tuple[str, str, bool], list[Source]] = {}
-        for variable, copy in sources:
-            if copy not in self._readers:
-                groups.setdefault((copy.device, variable.dtype, _by_rows(variable)), []).append((variable, copy))
+        new = [(variable, copy) for variable, copy in sources if copy not in self._readers]
+        groups = grouped(new, lambda source: (source[1].device, source[0].dtype, _by_rows(source[0])))
         with defer_interrupt():
             for (device, dtype, by_rows), found in groups.items():
                 with self._graph.as_default(), tf.device(device):

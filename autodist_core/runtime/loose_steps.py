@@ -23,7 +23,7 @@ from typing import Any
 from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.interrupts import defer_interrupt, wait_for
 from autodist_core.kernel import DistributedGraph
-from autodist_core.kernel import loose_graphs as loose
+from autodist_core.kernel.loose_graphs import loose_graph
 from autodist_core.runtime.batch_slices import BatchSlicer, of_machines
 from autodist_core.runtime.data_pipelines import DrawnRows
 from autodist_core.runtime.interruptible import BrokenOffError
@@ -175,16 +175,11 @@ class LooseStep(SessionStep):
         return self._calls[key][0]
 
     def _build(self, what: str, *replicas: Any) -> DistributedGraph:
-        item, placement = self.item, self._session.placement
-        if what == "combine":
-            return loose.combining(item, placement)
-        if what == "update":
-            return loose.updating(item, placement, replicas)
-        one = {"compute": loose.computing, "follow": loose.following, "discard": loose.discarding}[what]
-        graph = one(item, placement, replicas[0])
-        if what == "compute" and self._slot is not None:
-            return self._slot.put_into(graph, placement.replicas[replicas[0] :], ())
-        return graph
+        placement = self._session.placement
+        if what != "compute":
+            return loose_graph(what, self.item, placement, *replicas)
+        graph = loose_graph(what, self.item, placement, replicas[0])
+        return self._slot.put_into(graph, placement.replicas[replicas[0] :], ()) if self._slot is not None else graph
 
     # Running -----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from typing import Any
 from tensorflow.core.protobuf import config_pb2
 
 from autodist_core.kernel import Part, part_of
+from autodist_core.step.grouping import by_key
 
 STEP = re.compile(r"function[0-9]+_[0-9]+(?:_usual)?(?:_(?:kept|pipeline)[0-9]+)?(?:_whole[0-9]+)?/(.*)")
 """A node's name in a session: that of the graph (`graph_name`), and the name that the kernels gave.
@@ -142,10 +143,8 @@ class Timings:
         [[0], [1]]
         """
         begins = [run.begin for call in self.calls for run in call.runs] + [run.begin for run in self._runs]
-        of_run: dict[float, list[Operation]] = {}
-        for each in operations:
-            if place := bisect_right(begins, each.begin):
-                of_run.setdefault(begins[place - 1], []).append(each)
+        before = ((bisect_right(begins, each.begin), each) for each in operations)
+        of_run = by_key((begins[place - 1], each) for place, each in before if place)
         for index, call in enumerate(self.calls):
             runs = tuple(replace(run, operations=tuple(of_run.get(run.begin, ()))) for run in call.runs)
             self.calls[index] = replace(call, runs=runs)

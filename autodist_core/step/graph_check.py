@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from autodist_core.errors import KernelError
+from autodist_core.step.grouping import by_key
 from autodist_core.step.naming import node_of
 
 
@@ -48,10 +49,7 @@ def in_order(sources: Mapping[str, Collection[str]]) -> Iterator[str]:
     ['a', 'b']
     """
     waiting = {name: len(before) for name, before in sources.items()}
-    readers: dict[str, list[str]] = {}
-    for name, before in sources.items():
-        for source in before:
-            readers.setdefault(source, []).append(name)
+    readers = by_key((source, name) for name, before in sources.items() for source in before)
     ready = [name for name, count in waiting.items() if count == 0]
     for name in ready:
         yield name

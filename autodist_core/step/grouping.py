@@ -1,6 +1,6 @@
 """Things in groups: those of one group have the same key, and follow each other as before.
 
-In: things, and a function that gives the key of each. Out: the groups by key, in the order of their first things.
+In: things, and their keys. Out: the groups by key, in the order of their first things.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -16,7 +16,16 @@ def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     >>> grouped(["kernel", "bias", "kappa"], lambda name: name[0])
     {'k': ['kernel', 'kappa'], 'b': ['bias']}
     """
+    return by_key((key(thing), thing) for thing in things)
+
+
+def by_key(pairs: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return the things of pairs of a key and a thing, by key.
+
+    >>> by_key([(1, "kernel"), (0, "bias"), (1, "kappa")])
+    {1: ['kernel', 'kappa'], 0: ['bias']}
+    """
     found: dict[K, list[T]] = {}
-    for thing in things:
-        found.setdefault(key(thing), []).append(thing)
+    for key, thing in pairs:
+        found.setdefault(key, []).append(thing)
     return found

@@ -21,8 +21,9 @@ from tensorflow.core.framework import node_def_pb2
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Draws
 from autodist_core.step.graph_item import GraphItem
-from autodist_core.step.naming import UPDATE
+from autodist_core.step.grouping import by_key
 from autodist_core.step.ports import outputs_of
+from autodist_core.step.reaching import reached
 
 _Result = TypeVar("_Result")
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -81,7 +82,7 @@ class StepIndex:
         self.variables = {variable.name: variable for variable in item.variables}
         self.handle_of = {variable.handle: variable.name for variable in item.variables if variable.handle}
         self.update_of = {
-            node.name: node.attr[UPDATE].i for node in self.graph.node if UPDATE in node.attr
+            node.name: node.attr[naming.UPDATE].i for node in self.graph.node if naming.UPDATE in node.attr
         }
         self.markers = {}
         for gradient in item.gradients:
@@ -148,44 +149,37 @@ class StepIndex:
             ]
         return self._sources[name]
 
+    def behind_identities(self, tensor: str, passing: Collection[str] = ("Identity",)) -> node_def_pb2.NodeDef:
+        """Return the node that computes a tensor, behind nodes that only hand it on, as markers do."""
+        node = self.nodes[naming.node_of(tensor)]
+        while node.op in passing:
+            node = self.nodes[naming.node_of(node.input[0])]
+        return node
+
     @cached_property
     def readers(self) -> dict[str, list[str]]:
         """The nodes that depend on a node directly, in the order of their creation, for each node that has some."""
-        found: dict[str, list[str]] = {}
-        for name in self.position:
-            for source in dict.fromkeys(self.sources(name)):
-                found.setdefault(source, []).append(name)
-        return found
+        return by_key((source, name) for name in self.position for source in dict.fromkeys(self.sources(name)))
 
     @cached_property
     def touching(self) -> dict[str, list[str]]:
         """The nodes that read or write a variable, in the order of their creation, for each variable."""
-        found: dict[str, list[str]] = {}
-        for name, touched in self.touches.items():
-            for variable in dict.fromkeys(touch.variable for touch in touched):
-                found.setdefault(variable, []).append(name)
-        return found
+        return by_key(
+            (variable, name) for name, touched in self.touches.items()
+            for variable in dict.fromkeys(touch.variable for touch in touched)
+        )
 
     def cone(
-        self, roots: Iterable[str], stop: Callable[[str], bool] = lambda _: False,
-        sources: Callable[[str], list[str]] | None = None,
+        self, roots: Iterable[str], stop: Callable[[str], bool] | None = None,
+        sources: Callable[[str], Iterable[str]] | None = None,
     ) -> set[str]:
         """Return the roots and all nodes on which they depend.
 
         A node for which `stop` is true is part of the result, but the nodes on which it depends are not followed.
         `sources` returns the nodes on which a node depends, in place of the method of that name.
         """
-        sources = sources or self.sources
-        seen: set[str] = set()
-        waiting = list(roots)
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            if not stop(name):
-                waiting.extend(sources(name))
-        return seen
+        before = sources or self.sources
+        return set(reached(roots, before if stop is None else lambda name: () if stop(name) else before(name)))
 
     def in_order(self, names: Iterable[str]) -> list[str]:
         """Return the names of nodes in the order of the nodes' creation."""
@@ -272,10 +266,8 @@ class StepIndex:
     @cached_property
     def trained(self) -> dict[str, tuple[int, ...]]:
         """The variables that have gradients, with the numbers of the updates that apply them."""
-        found: dict[str, tuple[int, ...]] = {}
-        for gradient in self.item.gradients:
-            found[gradient.variable] = (*found.get(gradient.variable, ()), gradient.occurrence)
-        return found
+        found = by_key((gradient.variable, gradient.occurrence) for gradient in self.item.gradients)
+        return {variable: tuple(occurrences) for variable, occurrences in found.items()}
 
     def last_of_update(self, occurrence: int) -> int:
         """Return the time of the last write of an update.

@@ -5,7 +5,6 @@ out, as from every builder.
 """
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -20,7 +19,31 @@ from autodist_core.strategy.synchronizers import Node
 
 
 @dataclass(frozen=True)
-class AllReduce(AllReduceOptions, StrategyBuilder):
+class _AllReduced(AllReduceOptions, StrategyBuilder):
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        replicas, index, nodes = replica_devices(resource_spec), count(), []
+        for variable in graph_item.trainable_var_op_to_var.values():
+            axis = self._axis(variable)
+            shards = shard_count(variable.shape[axis], len(replicas)) if axis is not None and variable.shape else 1
+            if shards == 1:
+                used = [self.all_reduce_whole(next(index), variable, resource_spec)]
+            else:
+                used = [self.all_reduce(next(index)) for _ in range(shards)]
+            nodes.append(Node.of(variable, used, axis or 0))
+        split, notes = sum(bool(node.part_config) for node in nodes), []
+        if split and self.factor_rows:
+            whose = f"{amount(split, 'variable that is', 'variables that are')} split"
+            notes.append(f"factor_rows has no effect on {whose}: the gradients of shards travel")
+        return Strategy.of(replicas, nodes, notes)
+
+    def _axis(self, variable: Variable) -> int | None:
+        """The axis along which a variable is split; None if it stays whole."""
+        return None
+
+
+@dataclass(frozen=True)
+class AllReduce(_AllReduced):
     """Sums the gradients of every variable over the replicas with a collective.
 
     ``chunk_size`` consecutive variables form one group. Gradients of one group may travel together.
@@ -39,13 +62,9 @@ class AllReduce(AllReduceOptions, StrategyBuilder):
         'HorovodCompressor'? Known: NoneCompressor, HorovodCompressor, HorovodCompressorEF, PowerSGDCompressor.
     """
 
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        return _build(self, graph_item, resource_spec, lambda variable: None)
-
 
 @dataclass(frozen=True)
-class PartitionedAR(AllReduceOptions, StrategyBuilder):
+class PartitionedAR(_AllReduced):
     """Splits each variable along axis 0 into shards, and all-reduces the gradient of each shard.
 
     The number of shards follows the rule of PartitionedPS, with the number of replicas in place of that of CPU devices.
@@ -58,13 +77,12 @@ class PartitionedAR(AllReduceOptions, StrategyBuilder):
       w : split(axis=0, shards=2) all_reduce(group=0)
     """
 
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        return _build(self, graph_item, resource_spec, lambda variable: 0)
+    def _axis(self, variable: Variable) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
-class RandomAxisPartitionAR(AllReduceOptions, StrategyBuilder):
+class RandomAxisPartitionAR(_AllReduced):
     """Splits each variable as PartitionedAR does, but along a random axis of at least two entries.
 
     A sparse variable is split along axis 0. The axis of a variable depends on ``seed`` and on the name of the variable,
@@ -83,33 +101,8 @@ class RandomAxisPartitionAR(AllReduceOptions, StrategyBuilder):
         super().__post_init__()
         check_integer("RandomAxisPartitionAR", "seed", self.seed, 0)
 
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        return _build(self, graph_item, resource_spec, self._axis)
-
     def _axis(self, variable: Variable) -> int:
         axes = [axis for axis, size in enumerate(variable.shape) if size > 1]
         if variable.is_sparse or not axes:
             return 0
         return random.Random(f"{self.seed} {variable.name}").choice(axes)
-
-
-def _build(
-    options: AllReduceOptions, graph_item: GraphItem, resource_spec: ResourceSpec,
-    axis_of: Callable[[Variable], int | None],
-) -> Strategy:
-    """All-reduce the gradients. `axis_of` says along which axis a variable is split; None if it stays whole."""
-    replicas, index, nodes = replica_devices(resource_spec), count(), []
-    for variable in graph_item.trainable_var_op_to_var.values():
-        axis = axis_of(variable)
-        shards = shard_count(variable.shape[axis], len(replicas)) if axis is not None and variable.shape else 1
-        if shards == 1:
-            used = [options.all_reduce_whole(next(index), variable, resource_spec)]
-        else:
-            used = [options.all_reduce(next(index)) for _ in range(shards)]
-        nodes.append(Node.of(variable, used, axis or 0))
-    split, notes = sum(bool(node.part_config) for node in nodes), []
-    if split and options.factor_rows:
-        whose = f"{amount(split, 'variable that is', 'variables that are')} split"
-        notes.append(f"factor_rows has no effect on {whose}: the gradients of shards travel")
-    return Strategy.of(replicas, nodes, notes)

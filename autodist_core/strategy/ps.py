@@ -4,8 +4,8 @@ A variable is in one piece, or is split along axis 0. A GraphItem and a Resource
 as from every builder.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
@@ -16,7 +16,27 @@ from autodist_core.strategy.strategy import Strategy
 
 
 @dataclass(frozen=True)
-class PS(PSOptions, StrategyBuilder):
+class _OnServers(PSOptions, StrategyBuilder):
+    most_servers: ClassVar[int | None] = None
+
+    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
+        """Return the strategy for this model on these machines."""
+        servers = reduction_devices(resource_spec)[: self.most_servers]
+
+        def cut(variable: Variable) -> tuple[int, int]:
+            return 0, max(1, self._shards(variable.shape[0], len(servers))) if variable.shape else 1
+
+        alone = self._shards(1, 1) and len(servers) == 1
+        notes = [f"one reduction device ({servers[0]}): variables stay whole"] if alone else []
+        return Strategy.of(replica_devices(resource_spec), spread(graph_item, self, servers, cut), notes)
+
+    def _shards(self, length: int, servers: int) -> int:
+        """In how many shards axis 0 is split for so many servers; 0 if variables stay whole."""
+        return 0
+
+
+@dataclass(frozen=True)
+class PS(_OnServers):
     """Puts every variable on the first CPU device.
 
     >>> from autodist_core.step.graph_item import Variable
@@ -33,13 +53,11 @@ class PS(PSOptions, StrategyBuilder):
         or staleness=0.
     """
 
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec)[:1])
+    most_servers = 1
 
 
 @dataclass(frozen=True)
-class PSLoadBalancing(PSOptions, StrategyBuilder):
+class PSLoadBalancing(_OnServers):
     """Puts each variable, in graph order, on the CPU device that holds the fewest bytes so far.
 
     >>> from autodist_core.step.graph_item import Variable
@@ -52,13 +70,9 @@ class PSLoadBalancing(PSOptions, StrategyBuilder):
       b : ps(localhost:CPU:1)
     """
 
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec))
-
 
 @dataclass(frozen=True)
-class PartitionedPS(PSOptions, StrategyBuilder):
+class PartitionedPS(_OnServers):
     """Splits each variable along axis 0 into shards, and spreads the shards over the CPU devices.
 
     :func:`autodist_core.strategy.partition.shard_count` decides the number of shards. It prefers shards of equal size.
@@ -75,13 +89,12 @@ class PartitionedPS(PSOptions, StrategyBuilder):
       scale : ps(localhost:CPU:0)
     """
 
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec), shard_count)
+    def _shards(self, length: int, servers: int) -> int:
+        return shard_count(length, servers)
 
 
 @dataclass(frozen=True)
-class UnevenPartitionedPS(PSOptions, StrategyBuilder):
+class UnevenPartitionedPS(_OnServers):
     """Splits each variable as PartitionedPS does, but into the smallest number of shards that does not divide axis 0.
 
     >>> from autodist_core.step.graph_item import Variable
@@ -93,18 +106,5 @@ class UnevenPartitionedPS(PSOptions, StrategyBuilder):
       table : split(axis=0, shards=4) ps(localhost:CPU:0, localhost:CPU:1, localhost:CPU:0, localhost:CPU:1)
     """
 
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        return _build(self, graph_item, resource_spec, reduction_devices(resource_spec), uneven_shard_count)
-
-
-def _build(
-    options: PSOptions, graph_item: GraphItem, resource_spec: ResourceSpec, servers: Sequence[str],
-    shards_of: Callable[[int, int], int] | None = None,
-) -> Strategy:
-    """Spread the variables over servers. `shards_of` says in how many shards an axis is split for so many servers."""
-    def cut(variable: Variable) -> tuple[int, int]:
-        return 0, shards_of(variable.shape[0], len(servers)) if shards_of and variable.shape else 1
-
-    notes = [f"one reduction device ({servers[0]}): variables stay whole"] if shards_of and len(servers) == 1 else []
-    return Strategy.of(replica_devices(resource_spec), spread(graph_item, options, servers, cut), notes)
+    def _shards(self, length: int, servers: int) -> int:
+        return uneven_shard_count(length, servers)

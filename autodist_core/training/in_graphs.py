@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from autodist_core.seams.seam import Seam, owner
 from autodist_core.seams.table import CALL_FUNCTION, CREATE_ITERATOR
+from autodist_core.step.reaching import reached
 
 
 @contextmanager
@@ -124,11 +125,6 @@ def kept_by(dataset: Any) -> Iterator[Any]:
     >>> [tensor is offset.handle for tensor in kept_by(dataset)]
     [True]
     """
-    waiting, known = [dataset], set()
-    while waiting:
-        part = waiting.pop()
-        if id(part) not in known:
-            known.add(id(part))
-            waiting.extend(part._inputs())
-            for function in part._functions():
-                yield from function.function.captured_inputs
+    for part in reached([dataset], lambda part: part._inputs()):
+        for function in part._functions():
+            yield from function.function.captured_inputs

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ class Timeline(keras.callbacks.Callback):
     ['localhost CPU:0', 'localhost CPU:1', 'program']
     """
 
-    def __init__(self, path: str | PathLike[str], steps: int = 5, after: int = 10) -> None:
+    def __init__(self, path: str | os.PathLike[str], steps: int = 5, after: int = 10) -> None:
         super().__init__()
         for name, value, least in (("steps", steps, 1), ("after", after, 1)):
             if type(value) is not int or value < least:

@@ -22,6 +22,7 @@ what it is, a sum or a mean (`sums.py`). For a loss of `reduction="sum"` the gra
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import keras
@@ -275,20 +276,12 @@ class _Corrected:
 
 def _mass(masks: list[Any], weights: Any) -> Any:
     """The sum of the masks, of the sample weights, or of the weights times the masks."""
-    product = None
-    for part in [*masks, weights]:
-        if part is None:
-            continue
-        part = tf.cast(part, tf.float64)
-        if product is None:
-            product = part
-            continue
-        while product.shape.rank < part.shape.rank:
-            product = tf.expand_dims(product, -1)
-        while part.shape.rank < product.shape.rank:
-            part = tf.expand_dims(part, -1)
-        product = product * part
-    return tf.reduce_sum(product)
+    parts = [tf.cast(part, tf.float64) for part in (*masks, weights) if part is not None]
+    rank = max(part.shape.rank for part in parts)
+    for at, part in enumerate(parts):
+        for _ in range(rank - part.shape.rank):
+            parts[at] = tf.expand_dims(parts[at], -1)
+    return tf.reduce_sum(reduce(tf.multiply, parts))
 
 
 def _own(compute_loss: Any, trace: Any) -> Any:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.capture import Marked
+from autodist_core.step.reaching import reached
 from autodist_keras.capture import losses
 from autodist_keras.capture.hooks import hook
 
@@ -58,14 +59,7 @@ def with_wrapped(optimizer: Any) -> list[Any]:
     >>> [type(each).__name__ for each in with_wrapped(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))]
     ['LossScaleOptimizer', 'SGD']
     """
-    found: dict[int, Any] = {}
-    waiting = [optimizer]
-    while waiting:
-        current = waiting.pop()
-        if id(current) not in found:
-            found[id(current)] = current
-            waiting += _within(vars(current))
-    return list(found.values())
+    return reached([optimizer], lambda each: _within(vars(each)))
 
 
 @contextmanager

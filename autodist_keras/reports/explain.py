@@ -7,14 +7,12 @@ Afterwards the model has the state that it had before.
 """
 
 import time
-import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from autodist_core.errors import amount
 from autodist_core.log import Pace, log
@@ -27,6 +25,7 @@ from autodist_keras.capture.hooks import put_back
 from autodist_keras.capture.optimizers import optimizers_of
 from autodist_keras.capture.variables import ModelVariables
 from autodist_keras.reports.own_fit import EPOCHS, call_fit, named_arguments, of_batches, takes
+from autodist_keras.training.batches import kind_of_data
 from autodist_keras.training.data_ways import FIT, Way
 
 _GONE = object()
@@ -258,8 +257,4 @@ def _steps_of(history: Any) -> int:
 
 
 def _kind(arguments: Mapping[str, Any]) -> str:
-    kinds = (
-        (types.GeneratorType, "generator"), (tf.data.Dataset, "tf.data.Dataset"), (keras.utils.PyDataset, "PyDataset"),
-    )  # fmt: skip
-    found = (name for value in arguments.values() for kind, name in kinds if isinstance(value, kind))
-    return next(found, "arrays")
+    return next((kind for kind in map(kind_of_data, arguments.values()) if kind != "arrays"), "arrays")

@@ -6,7 +6,6 @@ that collects the batches and trains nothing. So `plan` and `verify` take every 
 the same structures.
 """
 
-import types
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -17,10 +16,10 @@ import tensorflow as tf
 from autodist_keras import checks
 from autodist_keras.capture.hooks import hook, put_back
 from autodist_keras.reports.own_fit import call_fit, takes, takes_in_order
+from autodist_keras.training.batches import kind_of_data
 from autodist_keras.training.exclusive import claimed
 from autodist_keras.training.step_functions import feed_of
 
-_SOURCES = (tf.data.Dataset, keras.utils.PyDataset, types.GeneratorType)
 _UNKNOWN = "Unrecognized data type"
 """How Keras's error begins for data that `fit` does not take."""
 
@@ -114,7 +113,7 @@ def _rows_of_arrays(whose: str, x: Any, y: Any, sample_weight: Any) -> int | Non
     """
     if x is None:
         raise _no_data(whose, x, y)
-    if isinstance(x, _SOURCES):
+    if kind_of_data(x) != "arrays":
         if y is not None or sample_weight is not None:
             raise ValueError(f"{whose}(x, y): targets come with the batches of a {_kind(x)}; leave y out.")
         return None

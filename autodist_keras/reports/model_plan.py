@@ -22,11 +22,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.errors import amount
+from autodist_core.errors import amount, some
 from autodist_core.kernel import arrange
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports.reasons import Reason, reached
-from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned, some
+from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem

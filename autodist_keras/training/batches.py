@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
+from types import GeneratorType
 from typing import Any
 
 import keras
@@ -48,6 +49,16 @@ class Batch:
         # With the keys and kinds of containers: two structures may flatten to equal types in another order.
         present = repr(keras.tree.map_structure(lambda leaf: leaf is not None, self.structure))
         return present, *map(kind_of, self.specs)
+
+
+def kind_of_data(x: Any) -> str:
+    """What sort of data it is that `fit` gets.
+
+    >>> kind_of_data(tf.data.Dataset.range(3)), kind_of_data(None)
+    ('tf.data.Dataset', 'arrays')
+    """
+    kinds = {tf.data.Dataset: "tf.data.Dataset", keras.utils.PyDataset: "PyDataset", GeneratorType: "generator"}
+    return next((name for kind, name in kinds.items() if isinstance(x, kind)), "arrays")
 
 
 class BatchIterator(ABC):

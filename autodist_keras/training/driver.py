@@ -198,11 +198,8 @@ class Driver:
                 ending.enter_context(hook(self.model, f"make_{mode}_function", self._maker(mode)))
             ending.enter_context(self.data.call())
             # Keras's `compile` would take the running step function away.
-            ending.enter_context(hook(self.model, "compile", self._refuse_compile))
+            ending.enter_context(hook(self.model, "compile", lambda *_, **__: self.require_idle()))
             yield
-
-    def _refuse_compile(self, *_: Any, **__: Any) -> None:
-        self.require_idle()
 
     def _drop_what_is_outdated(self) -> None:
         identity = identities.of_compile(self.model)

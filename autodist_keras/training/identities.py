@@ -5,26 +5,10 @@ In: a model. Out: an `Identity`, which is equal to an earlier one if the model s
 
 from typing import Any
 
+from autodist_core.step.same import Same
 
-class Identity:
-    """The objects on which a captured step depends, compared by identity.
-
-    The objects stay alive here: another object cannot get the identity of one of them.
-
-    >>> one, two = [], []
-    >>> Identity(one) == Identity(one), Identity(one) == Identity(two)
-    (True, False)
-    """
-
-    def __init__(self, *parts: Any) -> None:
-        self._parts = parts
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and len(self._parts) == len(other._parts) and all(
-            one is two for one, two in zip(self._parts, other._parts, strict=True)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+Identity = tuple[Same, ...]
+"""The objects on which a captured step depends."""
 
 
 def of_compile(model: Any) -> Identity:
@@ -39,7 +23,7 @@ def of_compile(model: Any) -> Identity:
     False
     """
     optimizer = model.optimizer if model.compiled else None
-    return Identity(optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)
+    return tuple(map(Same, (optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)))
 
 
 _ADAPTED = ("lookup_table", "idf_weights_const", "mean", "variance", "bin_boundaries")
@@ -60,7 +44,7 @@ def of_adapted(model: Any) -> Identity:
     False
     """
     layers = [layer for layer in model._flatten_layers() if hasattr(layer, "adapt")]
-    return Identity(*(vars(layer).get(name) for layer in layers for name in _ADAPTED))
+    return tuple(Same(vars(layer).get(name)) for layer in layers for name in _ADAPTED)
 
 
 def of_variables(model: Any) -> Identity:
@@ -75,4 +59,4 @@ def of_variables(model: Any) -> Identity:
     >>> of_variables(model) == before
     False
     """
-    return Identity(*(vars(variable)["_value"] for variable in model.variables))
+    return tuple(Same(vars(variable)["_value"]) for variable in model.variables)

@@ -9,7 +9,7 @@ from autodist_core.auto import NAMES, Auto
 from autodist_core.auto.choosing import ALLOWED, USUAL, Trial, best
 from autodist_core.auto.improving import improved
 from autodist_core.errors import StrategyError
-from autodist_core.plan import table
+from autodist_core.plan import Plan, plan_table
 from autodist_core.strategy import BUILDERS, AllReduce, Parallax, PartitionedPS, resolve
 from autodist_core.strategy.written import read_builder, written
 from tests.auto.test_predictions import machines
@@ -36,7 +36,7 @@ def test_no_builder_is_predicted_faster(model, cluster):
             assert step <= trial.candidate("", builder().build(item, spec)).prediction.step
     assert Auto().build(item, spec).serialize() == strategy.serialize()
     saved = Strategy.deserialize(strategy.serialize())
-    assert "auto chose" in table(StrategyCompiler(item, spec).compile(saved), item)
+    assert "auto chose" in Plan(plan_table(StrategyCompiler(item, spec).compile(saved), item))
 
 
 def test_what_was_chosen_prints():
@@ -84,7 +84,7 @@ def test_what_changes_numbers_is_tried_only_if_it_is_allowed():
     for name, compressor in (("bfloat16", "HorovodCompressorEF"), ("PowerSGDCompressor", "PowerSGDCompressor")):
         made = Auto(allow=name).build(item, spec)
         assert f"compressor={compressor}" in str(made), name
-        assert "not exact" in table(StrategyCompiler(item, spec).compile(made), item)
+        assert "not exact" in Plan(plan_table(StrategyCompiler(item, spec).compile(made), item))
     assert Auto(allow=["float16"]) == Auto(allow=("float16",)) == Auto(allow="float16")
     assert [each.name for each in best(Trial.of(item, spec, 512), ("Sharded",))].count("Sharded") == 1
 

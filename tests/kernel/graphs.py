@@ -118,9 +118,9 @@ def machines(*cpus: int, kind: str = "cpus") -> ResourceSpec:
     })
 
 
-def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, active: int | None = None) -> Draft:
+def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None) -> Draft:
     """An empty draft of a step under a builder's strategy."""
-    return Draft.of(item, placed(item, builder, spec), active)
+    return Draft.of(item, placed(item, builder, spec))
 
 
 def nodes_of(graph_def: Any, op: str) -> dict[str, Any]:

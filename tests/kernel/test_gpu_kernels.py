@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.kernel import build
-from autodist_core.kernel.loose_graphs import combining, computing, discarding, following, updating
+from autodist_core.kernel.loose_graphs import loose_graph
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import AllReduce, Parallax, PartitionedPS, PSLoadBalancing, Sharded, StrategyBuilder
 from tests.equality.test_more_models import MODELS as MORE
@@ -39,8 +39,8 @@ def graphs(item: GraphItem, builder: StrategyBuilder):
         if placement.loose is None:
             yield build(item, placement)
             continue
-        yield from (make(item, placement, 1) for make in (computing, following, discarding))
-        yield from (updating(item, placement, (0, 1)), combining(item, placement))
+        yield from (loose_graph(what, item, placement, 1) for what in ("compute", "follow", "discard"))
+        yield from (loose_graph("update", item, placement, 0, 1), loose_graph("combine", item, placement))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,7 +5,7 @@ import pickle
 from html.parser import HTMLParser
 
 from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
-from autodist_core.plan import Plan, table
+from autodist_core.plan import Plan, plan_table
 from autodist_core.plan.text import text_of
 from autodist_core.strategy import PS, AllReduce, PartitionedPS
 
@@ -16,7 +16,7 @@ ITEM = GraphItem((
 
 def _plan(builder, cpus: int = 2) -> Plan:
     spec = ResourceSpec.local(cpus=cpus)
-    return table(StrategyCompiler(ITEM, spec).compile(builder.build(ITEM, spec)), ITEM, (), ["<b>bold</b>"])
+    return Plan(plan_table(StrategyCompiler(ITEM, spec).compile(builder.build(ITEM, spec)), ITEM, (), ["<b>bold</b>"]))
 
 
 class Read(HTMLParser):
@@ -75,5 +75,5 @@ def test_what_a_device_updates_of_a_split_variable_adds_up():
 def test_a_plan_without_variables_and_notes():
     spec = ResourceSpec.local(cpus=2)
     empty = GraphItem(())
-    plan = table(StrategyCompiler(empty, spec).compile(AllReduce().build(empty, spec)))
+    plan = Plan(plan_table(StrategyCompiler(empty, spec).compile(AllReduce().build(empty, spec))))
     assert Read(plan._repr_html_()).rows == [["variable", "type", "synchronized by", "size", "travels", "note"]]

@@ -3,7 +3,7 @@
 import pytest
 
 from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
-from autodist_core.plan import bytes_per_step, notes, table
+from autodist_core.plan import Plan, bytes_per_step, notes, plan_table
 from autodist_core.strategy import PS, AllReduce, PartitionedPS
 from tests.planning import cases, goldens
 
@@ -13,9 +13,8 @@ from tests.planning import cases, goldens
 def test_the_plan_of_every_builder(model, cluster):
     item, spec = cases.MODELS[model](), cases.cluster(cluster)
     compiler = StrategyCompiler(item, spec)
-    plans = [
-        f"{name}\n{table(compiler.compile(each.build(item, spec)), item)}" for name, each in cases.builders().items()
-    ]
+    compiled = {name: compiler.compile(each.build(item, spec)) for name, each in cases.builders().items()}
+    plans = [f"{name}\n{Plan(plan_table(each, item))}" for name, each in compiled.items()]
     goldens.check(f"plan_{model}_{cluster}", f"{spec}\n\n{item}\n\n" + "\n\n".join(plans))
 
 
@@ -25,8 +24,8 @@ def test_a_builder_partitions_for_no_single_server_and_no_single_replica(name):
     strategy = cases.builders()[name].build(item, spec)
     assert not any(node.partitioner for node in strategy.node_config)
     compiled = StrategyCompiler(item, spec).compile(strategy)
-    assert "single replica" in table(compiled)
-    assert "; 0 B travel between devices per step" in table(compiled)
+    assert "single replica" in Plan(plan_table(compiled))
+    assert "; 0 B travel between devices per step" in Plan(plan_table(compiled))
 
 
 def test_what_is_not_exact_is_in_the_plan_by_name():
@@ -61,7 +60,7 @@ def test_a_compressor_is_lossy_where_something_is_compressed():
 def test_in_shared_memory_nothing_travels_and_nothing_is_split():
     item, spec = cases.cnn(), ResourceSpec.local(cpus=3)
     compiled = StrategyCompiler(item, spec).compile(PartitionedPS().build(item, spec))
-    text = table(compiled, item, memories=(0, 0, 0))
+    text = Plan(plan_table(compiled, item, memories=(0, 0, 0)))
     assert "split" not in text and "ps(" not in text and "uneven" not in text
     assert text.count("in shared memory") == len(compiled.variables) == text.count(" 0 B/step")
     assert "; 0 B travel between devices per step" in text and "rows" not in text
@@ -70,7 +69,8 @@ def test_in_shared_memory_nothing_travels_and_nothing_is_split():
 def test_notes_on_other_numbers_come_first_and_the_head_has_the_name():
     item, spec = cases.cnn(), ResourceSpec.local(cpus=3)
     compiled = StrategyCompiler(item, spec).compile(PS(sync=False).build(item, spec))
-    lines = table(compiled, item, (), ["a remark", "not exact: another reason", "a last one"], "PS(sync=False)")
+    said = ["a remark", "not exact: another reason", "a last one"]
+    lines = Plan(plan_table(compiled, item, (), said, "PS(sync=False)"))
     assert lines.splitlines()[0] == f"strategy {compiled.id}, PS(sync=False) @ 3 replicas"
     assert [line.removeprefix("  note: ") for line in lines.splitlines() if "note:" in line] == [
         "not exact: asynchronous updates (sync=False) use gradients of older weights", "not exact: another reason",
@@ -90,7 +90,7 @@ def test_replicas_that_share_memory_count_as_one():
         compiled = StrategyCompiler(item, spec).compile(builder.build(item, spec))
         found = {}
         for memories in ((0, 0, 2, 2), (0, 1, 2, 3)):
-            row = next(row for row in table(compiled, item, memories).table.rows if row.name == "dense/kernel")
+            row = next(row for row in plan_table(compiled, item, memories).rows if row.name == "dense/kernel")
             found[memories] = row.step, len(row.devices)
         assert found == {(0, 0, 2, 2): (2 * size, 2), (0, 1, 2, 3): (6 * size, 4)}
 

@@ -23,8 +23,8 @@ PLANNING = STAGES[: STAGES.index("capture")]
 INSIDE = {
     "autodist_core.seams": ("seam", "table"),
     "autodist_core.step": (
-        "values", "serialization", "graph_item", "naming", "ports", "graph_check", "editor", "enclosing", "draws",
-        "index", "union",
+        "grouping", "reaching", "op_types", "same", "values", "serialization", "graph_item", "naming", "ports",
+        "graph_check", "editor", "enclosing", "draws", "index", "union",
     ),
     "autodist_core.strategy": (
         "partition", "synchronizers", "wire", "compiled", "strategy", "builder", "factor_rows", "options", "checker",
@@ -274,14 +274,14 @@ def test_modules_stay_small():
 PLAN_EVERYTHING = """
 import sys
 import autodist_core
-from autodist_core.plan import table
+from autodist_core.plan import Plan, plan_table
 from tests.planning import cases
 for make in cases.MODELS.values():
     for cluster in cases.CLUSTERS:
         item, spec = make(), cases.cluster(cluster)
         for builder in cases.builders().values():
             strategy = autodist_core.Strategy.deserialize(builder.build(item, spec).serialize())
-            table(autodist_core.StrategyCompiler(item, spec).compile(strategy), item)
+            Plan(plan_table(autodist_core.StrategyCompiler(item, spec).compile(strategy), item))
 autodist_core.GraphItem.deserialize(item.serialize())
 autodist_core.ResourceSpec()
 heavy = ("tensorflow", "keras", "numpy", "autodist_core.kernel")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, StrategyError, Variable, strategy
-from autodist_core.plan import table
+from autodist_core.plan import Plan, plan_table
 from autodist_core.proto import strategy_pb2
 from autodist_core.strategy import (
     BUILDERS,
@@ -182,7 +182,7 @@ def test_names_classes_and_finished_strategies_are_builders():
     finished.node_config.pop()
     assert taken.build(item, spec) == AllReduce().build(item, spec)
     assert resolve(None) == Default()
-    assert "no strategy was named" in table(compiled(resolve(None), item, spec))
+    assert "no strategy was named" in Plan(plan_table(compiled(resolve(None), item, spec)))
 
 
 class Custom(StrategyBuilder):
@@ -231,7 +231,7 @@ def test_the_custom_builder_of_the_seed():
     item, spec = cases.cnn(), cases.cluster("two_nodes")
     built = resolve(Custom).build(item, spec)
     assert Strategy.deserialize(built.serialize()) == built
-    goldens.check("custom_builder", f"{built}\n\n{table(StrategyCompiler(item, spec).compile(built))}")
+    goldens.check("custom_builder", f"{built}\n\n{Plan(plan_table(StrategyCompiler(item, spec).compile(built)))}")
 
 
 def test_partitioner_config():

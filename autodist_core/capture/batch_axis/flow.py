@@ -8,13 +8,14 @@ In: a traced step, and states of tensors that the front knows. Out: a `Found`. T
     Sub(x, mean)      rows along axis 0; noted as a coupling: Mean gives each example a value of the whole batch
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis.given import states_of_inputs
+from autodist_core.capture.batch_axis.given import Known, known_states, last_writes, states_of_inputs
 from autodist_core.capture.batch_axis.replicas import is_combined, is_returned, read
 from autodist_core.capture.batch_axis.rules import by_example, inner, lists, ragged, writes
 from autodist_core.capture.batch_axis.rules.arithmetic import added, is_always_true
@@ -29,14 +30,23 @@ from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Variable
-
-Known = State | Callable[[Callable[[Any], State]], State]
+from autodist_core.step.op_types import WITHOUT_VALUES
 
 _RULES: Mapping[str, Rule] = {**RULES, **inner.RULES, **lists.RULES}
-_SILENT = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs", "NoOp"}
+_SILENT = {*WITHOUT_VALUES, "BroadcastGradientArgs", "NoOp"}
 """Operations that read the size of a tensor, or nothing, and no values."""
 _GRADIENT = ("Grad", "Backprop")
 """Parts of the types of operations that occur in gradients only."""
+
+
+@dataclass
+class _Noted:
+    """What a walk has found, each under a key by which it is noted once; operations with those that they run within."""
+
+    couplings: dict[tuple[int, str], Coupling] = field(default_factory=dict)
+    uncombined_writes: dict[int, UncombinedWrite] = field(default_factory=dict)
+    undecided: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    of_gradients: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
 
 class Flow:
@@ -51,32 +61,19 @@ class Flow:
     """
 
     def __init__(self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = ()) -> None:
-        self._whole = whole
-        self._known: dict[int, Known] = {**known, **{id(each): SAME for group in traced.exchanged for each in group}}
-        self._known |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}  # of all replicas
-        self._totals = {id(each.outputs[0]) for each in traced.totals}
-        self._inputs = {id(tensor) for tensor in traced.inputs}
-        self._padded = {id(each) for each in traced.longest}
-        self._couplings: dict[tuple[int, str], Coupling] = {}
-        self._uncombined_writes: dict[int, UncombinedWrite] = {}
-        self._undecided: dict[int, tuple[Any, Any]] = {}
-        self._call: Any = None
-        self._graph = traced.graph
-        self._position = 0
-        self._written: dict[str, State] = {}
-        self._update = traced.updates.keys()
-        self._last_write = {
-            traced.captured[tensor.op.name].name: at for at, operation in enumerate(traced.graph.get_operations())
-            if operation.name not in self._update and operation.type != "ReadVariableOp"
-            for tensor in operation.inputs if tensor.op.name in traced.captured
-        }
+        self._traced, self._whole, self._known = traced, whole, {**known, **known_states(traced)}
+        self._last_write = last_writes(traced)
+        self._tape, self._noted = Tape(), _Noted()
         self.states: dict[int, State] = states_of_inputs(traced)
         self._by_rules = dict(self.states)
         """The states as the rules give them, whatever the caller knows."""
-        self._tape = Tape()
+        self._written: dict[str, State] = {}
+        """What the writes that the walk has come to have made of variables."""
+        self._position = 0
+        self._call: Any = None
+        """The operation of the step, if the walk is in a function that it runs."""
         self._has_gradients = False
         """Whether the walk has come to a gradient."""
-        self._of_gradients: dict[int, tuple[Any, Any]] = {}
         self.rounds: Any = None
         """The loop over the examples whose body is being walked over."""
         self.repeats = False
@@ -94,8 +91,8 @@ class Flow:
         by = operation if by is None else by
         if (self._call or by).name not in self._whole:
             # A value of a nested function is used where the function was called, or within it.
-            within = self._call or (operation if operation.graph is self._graph else by)
-            self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by))
+            within = self._call or (operation if operation.graph is self._traced.graph else by)
+            self._noted.couplings.setdefault((id(operation), what), Coupling(operation, what, within, by))
         return NO_CLAIM
 
     def couple_values(self, states: Sequence[State], by: Any) -> None:
@@ -109,11 +106,12 @@ class Flow:
     def undecide(self, operation: Any) -> None:
         """Note that it is not known whether an operation mixes examples."""
         if (self._call or operation).name not in self._whole:
-            self._undecided.setdefault(id(operation), (operation, self._call or operation))
+            self._noted.undecided.setdefault(id(operation), (operation, self._call or operation))
 
     def is_input(self, placeholder: Any, of_rows: bool) -> bool:
         """Whether a placeholder is an input of the step; in a function, an argument that has rows of the batch."""
-        return of_rows if placeholder.graph is not self._graph else id(placeholder.outputs[0]) in self._inputs
+        in_function = placeholder.graph is not self._traced.graph
+        return of_rows if in_function else any(placeholder.outputs[0] is each for each in self._traced.inputs)
 
     def is_of_tape(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""
@@ -148,7 +146,7 @@ class Flow:
         """Visit all operations of a step but those of its updates, whose values are equal on all replicas."""
         for at, operation in enumerate(graph.get_operations()):
             self._position = at
-            if operation.name not in self._update:
+            if operation.name not in self._traced.updates:
                 self._visit(operation)
             else:
                 self.states.update({id(tensor): SAME for tensor in operation.outputs})
@@ -165,19 +163,19 @@ class Flow:
         if "gradient" in operation.name:
             self._has_gradients = True
         elif self._has_gradients and self._uses_gradient(operation, states):
-            self._of_gradients.setdefault(id(operation), (operation, self._call or operation))
+            self._noted.of_gradients.setdefault(id(operation), (operation, self._call or operation))
         if kind not in inner.RULES and all(state is SAME or state is NO_CLAIM for state in states):
             # No input depends on the batch. Most operations of a gradient end here.
             state = NO_CLAIM if NO_CLAIM in states else SAME
             self._keep(outputs, [state] * len(outputs))
             return
-        couplings = len(self._couplings)
+        couplings = len(self._noted.couplings)
         found = self._found(operation, states)
         if isinstance(found, State):
             found = [found] * len(outputs)
         if any(state.stride for state in states):
             found = places.followed(self, operation, states, found)
-        if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
+        if len(self._noted.couplings) == couplings and self._is_undecided(operation, states, found):
             self.undecide(operation)
         self._keep(outputs, found)
 
@@ -191,7 +189,6 @@ class Flow:
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
             # A function is visited once for each call. The states of markers, and those that the front knows, stay.
-            state = SAME if id(tensor) in self._totals else state
             known = self._known.get(id(tensor), state)
             if callable(known):
                 known = state = known(self.state_of)
@@ -224,12 +221,12 @@ class Flow:
                 return _RULES[kind](self, operation, states)
             return self._write(states[0].variable, operation, states)
         if kind not in operations.CONSTANT and ragged.has_parts(states):
-            if ragged.pads(operation) and id(operation) not in self._padded:
+            if ragged.pads(operation) and operation not in self._traced.longest:
                 return NO_CLAIM
             return [ragged.followed(operation, states)] * len(operation.outputs)
-        couplings, rule = len(self._couplings), _RULES.get(kind)
+        couplings, rule = len(self._noted.couplings), _RULES.get(kind)
         found = NO_CLAIM if rule is None else rule(self, operation, states)
-        if found == NO_CLAIM and len(self._couplings) == couplings and any(map(ragged.are_flat_values, states)):
+        if found == NO_CLAIM and len(self._noted.couplings) == couplings and any(map(ragged.are_flat_values, states)):
             return [ragged.followed(operation, states)] * len(operation.outputs)
         return found
 
@@ -247,7 +244,7 @@ class Flow:
         before = read(variable, False, self._written.get(variable.name), operation)
         value, adds = writes.value_written(self, operation, states), operation.type in writes.ADDING
         if not is_combined(variable, value, operation, adds):
-            self._uncombined_writes.setdefault(
+            self._noted.uncombined_writes.setdefault(
                 id(operation), UncombinedWrite(variable, value, operation, self._call or operation)
             )
             value = NO_CLAIM
@@ -259,19 +256,20 @@ class Flow:
 
     # Results -----------------------------------------------------------------------------------------------------
 
-    def found(self, traced: Traced) -> Found:
+    def found(self) -> Found:
         """Return the findings. Operations of gradients, and operations that no result needs, are left out."""
-        couplings = [each for each in self._couplings.values() if self._is_forward(each.operation, each.by)]
-        undecided = [each for each in self._undecided.values() if self._is_forward(each[0])]
-        of_gradients = [each for each in self._of_gradients.values() if each[0].type != "Identity"]
+        noted, traced = self._noted, self._traced
+        couplings = [each for each in noted.couplings.values() if self._is_forward(each.operation, each.by)]
+        undecided = [each for each in noted.undecided.values() if self._is_forward(each[0])]
+        of_gradients = [each for each in noted.of_gradients.values() if each[0].type != "Identity"]
         if couplings or undecided or of_gradients:
-            used = self._used(traced)
+            used = self._used()
             of_gradients = [each for each in of_gradients if each[1].name in used]
             couplings = [each for each in couplings if each.within.name in used]
             undecided = [each for each in undecided if each[1].name in used]
         return Found(
             tuple(couplings),
-            tuple(each for each in self._uncombined_writes.values() if self._is_forward(each.state.origin)),
+            tuple(each for each in noted.uncombined_writes.values() if self._is_forward(each.state.origin)),
             tuple(uncombined(traced, self.states)) if traced.concat_outputs else tuple(
                 UncombinedResult(index, state) for index, tensor in enumerate(traced.outputs)
                 if not is_returned(state := self.states.get(id(tensor), NO_CLAIM), tensor.dtype)
@@ -284,10 +282,10 @@ class Flow:
     def _is_forward(self, *operations: Any) -> bool:
         return not any(each is not None and self._tape.made(each) for each in operations)
 
-    def _used(self, traced: Traced) -> set[str]:
+    def _used(self) -> set[str]:
         """Return the names of the operations that gradients, written variables or results need."""
-        ends = [gradient.values.op for gradient in traced.gradients]
-        ends += [tensor.op for tensor in traced.outputs] + list(traced.graph.control_outputs)
+        ends = [gradient.values.op for gradient in self._traced.gradients]
+        ends += [tensor.op for tensor in self._traced.outputs] + list(self._traced.graph.control_outputs)
         return set(reached_from(ends, lambda operation: () if is_silent(operation) else sources(operation)))
 
 
@@ -317,4 +315,4 @@ def follow(traced: Traced, known: Mapping[int, Known], whole: Collection[str] = 
     """
     flow = Flow(traced, known, whole)
     flow.over(traced.graph)
-    return flow.found(traced)
+    return flow.found()

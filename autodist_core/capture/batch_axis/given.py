@@ -8,10 +8,16 @@ In: a traced step. Out: a state for each placeholder, by the tensor's id. For a 
     kernel         a variable
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from autodist_core.capture.batch_axis.rules.ragged import FLAT_VALUES, SPLITS
 from autodist_core.capture.batch_axis.states.reduced import Size
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Handle, Ragged, Rows, State
 from autodist_core.capture.traced import Traced
+
+Known = State | Callable[[Callable[[Any], State]], State]
+"""The state of a tensor, or what makes it of the states of others, in place of what the rules say of it."""
 
 
 def states_of_inputs(traced: Traced) -> dict[int, State]:
@@ -34,3 +40,33 @@ def states_of_inputs(traced: Traced) -> dict[int, State]:
     found.update({id(each): SAME for each in traced.whole})
     found.update({id(traced.examples): Size(), id(traced.total): SAME, id(traced.replica): NO_CLAIM})
     return found
+
+
+def known_states(traced: Traced) -> dict[int, Known]:
+    """Return the states of what the whole batch gives: sums and rows of all replicas, totals, sizes of the longest.
+
+    >>> import tensorflow as tf
+    >>> graph = tf.function(lambda: tf.constant(1.0)).get_concrete_function().graph
+    >>> known_states(Traced(graph, (), (), graph.outputs, None, None, totals=[graph.outputs[0].op])).keys() == {
+    ...     id(graph.outputs[0])
+    ... }
+    True
+    """
+    found: dict[int, Known] = {id(each): SAME for group in traced.exchanged for each in group}
+    found |= {id(each.outputs[0]): SAME for each in traced.longest if each.type == "Max"}
+    return found | {id(each.outputs[0]): lambda _: SAME for each in traced.totals}
+
+
+def last_writes(traced: Traced) -> dict[str, int]:
+    """Return where each variable is written last outside of updates, as a position among the step's operations.
+
+    >>> import tensorflow as tf
+    >>> graph = tf.function(lambda: tf.constant(1.0)).get_concrete_function().graph
+    >>> last_writes(Traced(graph, (), (), graph.outputs, None, None))
+    {}
+    """
+    return {
+        traced.captured[tensor.op.name].name: at for at, operation in enumerate(traced.graph.get_operations())
+        if operation.name not in traced.updates and operation.type != "ReadVariableOp"
+        for tensor in operation.inputs if tensor.op.name in traced.captured
+    }

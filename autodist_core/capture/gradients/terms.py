@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.capture.traversal import reached_from, sources
+from autodist_core.step.op_types import OF_SHAPES
 
 _SUMS = {"Add", "AddV2", "AddN", "Sub"}
 _ALONE = {"Identity", "Neg", "Cast"}
@@ -36,7 +37,7 @@ def without(operations: Collection[str]) -> Callable[[Any], bool]:
     (True, False, True)
     """
     def is_size(operation: Any) -> bool:
-        return operation.type in ("Shape", "ShapeN", "Size")
+        return operation.type in OF_SHAPES
 
     return lambda tensor: reached_from([tensor.op], sources, is_size).keys().isdisjoint(operations)
 

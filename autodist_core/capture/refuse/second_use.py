@@ -23,11 +23,12 @@ from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Marked, Traced
 from autodist_core.capture.traversal import sources
 from autodist_core.errors import CaptureError
+from autodist_core.step.op_types import WITHOUT_VALUES
+from autodist_core.step.reaching import reached
 
 _LINEAR = {"AddN", "Identity", "IdentityN", "ConcatV2", "Reshape", "Add", "AddV2", "Neg", "Squeeze", "ExpandDims",
            "Pack", "Sum", "Mean", "Transpose"}
 _PRODUCTS = {"Mul", "MatMul", "BatchMatMulV2", "RealDiv"}
-_SIZES = {"Shape", "Size", "ZerosLike", "OnesLike"}
 
 
 def second_uses(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[CaptureError]:
@@ -82,7 +83,7 @@ def _culprit(gradient: Any, calls: dict[str, int], ours: set[str], created: dict
             if reader.name in calls:
                 again |= calls[reader.name] != calls[gradient.op.name]
                 continue
-            if reader.name in ours or reader.type in _SIZES:
+            if reader.name in ours or reader.type in WITHOUT_VALUES:
                 continue
             tainted = sum(source.name in reached for source in reader.inputs)
             if reader.type not in _LINEAR and not (reader.type in _PRODUCTS and tainted == 1):
@@ -139,14 +140,13 @@ def changed_in_variables(traced: Traced, tape: Tape, updates: Collection[str]) -
 
 def _changed_reads(gradient: Marked, tape: Tape) -> Iterator[Any]:
     """Yield the reads of variables behind which operations that are not linear make a gradient."""
-    waiting, seen = [(gradient.values.op.inputs[0].op, False)], set()
-    while waiting:
-        operation, transformed = waiting.pop()
-        if (operation.name, transformed) in seen or tape.made(operation):
-            continue
-        seen.add((operation.name, transformed))
-        if operation.type != "ReadVariableOp":
-            linear = operation.type in LINEAR or operation.type in SCALING
-            waiting.extend((source, transformed or not linear) for source in sources(operation))
-        elif transformed:
+    def before(place: tuple[Any, bool]) -> list[tuple[Any, bool]]:
+        operation, transformed = place
+        if operation.type == "ReadVariableOp" or tape.made(operation):
+            return []
+        transformed |= operation.type not in LINEAR and operation.type not in SCALING
+        return [(source, transformed) for source in sources(operation)]
+
+    for operation, transformed in reached([(gradient.values.op.inputs[0].op, False)], before):
+        if transformed and operation.type == "ReadVariableOp" and not tape.made(operation):
             yield operation

@@ -26,9 +26,8 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from autodist_core.seams.table import FUNCTION_TO_GRAPH
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
-from autodist_core.step.naming import UPDATE
+from autodist_core.step.op_types import CONDITIONALS
 
-_CONDITIONALS = {"If", "StatelessIf"}
 _RESOURCE = tf.resource.as_datatype_enum
 
 
@@ -69,7 +68,7 @@ def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
 
 
 def _is_ours(node: node_def_pb2.NodeDef) -> bool:
-    return node.op in _CONDITIONALS and UPDATE in node.attr
+    return node.op in CONDITIONALS and naming.UPDATE in node.attr
 
 
 def _flat(name: str, effects: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -157,6 +156,6 @@ class _Inlining:
         self._mark(name, self._path)
 
     def _mark(self, name: str, path: tuple[str, ...]) -> None:
-        self._graph.mark_update(name, self._node.attr[UPDATE].i)
+        self._graph.mark_update(name, self._node.attr[naming.UPDATE].i)
         if path:
             self._graph.mark_branch(name, path)

@@ -41,8 +41,7 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
         elif how is not None:
             factor = (examples, total) if how.power > 0 else (total, examples)
             if how.times != 1:
-                value = tf.make_tensor_proto(how.times, tf.float64)
-                times = changed.add("Const", f"{node.name}/times", dtype=tf.float64, value=value)
+                times = changed.constant(f"{node.name}/times", how.times, tf.float64)
                 factor = (changed.add("Mul", f"{node.name}/of_times", [factor[0], times], T=tf.float64), factor[1])
             once = share = changed.add("RealDiv", f"{node.name}/share", factor, T=tf.float64)
             for power in range(2, abs(how.power) + 1):
@@ -57,13 +56,12 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
 
 def _multiplied(graph: Editor, name: str, value: str, how: Counted) -> list[str]:
     """Add the nodes of a value times a number; return their names, the result's last."""
-    number = tf.make_tensor_proto(how.times, how.dtype)
-    times = graph.add("Const", f"{name}/times", dtype=how.dtype, value=number)
+    times = graph.constant(f"{name}/times", how.times, how.dtype)
     return [times, graph.add("Mul", f"{name}/by_times", [value, times], T=how.dtype)]
 
 
 def _repeated(graph: Editor, name: str, value: str, how: Counted) -> list[str]:
     """Add the nodes of a value whose rows come several times; return their names, the result's last."""
-    axis = graph.add("Const", f"{name}/axis", dtype=tf.int32, value=tf.make_tensor_proto(0, tf.int32))
+    axis = graph.constant(f"{name}/axis", 0, tf.int32)
     types = {"T": how.dtype, "Tidx": tf.int32, "N": how.times}
     return [axis, graph.add("ConcatV2", f"{name}/repeated", [value] * how.times + [axis], **types)]

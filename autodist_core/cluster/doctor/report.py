@@ -10,6 +10,7 @@ from typing import Any
 
 from autodist_core.errors import amount
 from autodist_core.resource_spec import Node
+from autodist_core.step.grouping import by_key
 
 SLOW = 0.5
 """A pair is slow if its measured bandwidth is below this fraction of the bandwidth in the resource spec."""
@@ -108,10 +109,7 @@ class Report:
         >>> Report("cluster.yml", nodes, (Pair("10.0.0.2", "10.0.0.1", 1, comes_from="10.9.0.2"),)).notes
         ("10.0.0.2 comes to 10.0.0.1 under another address than the spec's: 10.9.0.2",)
         """
-        others: dict[tuple[str, str], list[str]] = {}
-        for pair in self.pairs:
-            if pair.comes_from:
-                others.setdefault((pair.source, pair.comes_from), []).append(pair.target)
+        others = by_key(((pair.source, pair.comes_from), pair.target) for pair in self.pairs if pair.comes_from)
         found = [
             f"{source} comes to {', '.join(targets)} under another address than the spec's: {address}"
             for (source, address), targets in others.items()

@@ -30,8 +30,9 @@ from autodist_core.seams.table import KERNELS
 from autodist_core.step import naming
 from autodist_core.step.draws import function_references
 from autodist_core.step.editor import Editor
-from autodist_core.step.graph_check import in_order
+from autodist_core.step.graph_check import in_order, sources_of
 from autodist_core.step.index import StepIndex, analysis
+from autodist_core.step.op_types import CALLS, OF_SHAPES
 from autodist_core.step.ports import definition_of, inputs_of, outputs_of
 
 SMALLEST = 8
@@ -42,12 +43,10 @@ _GUESS = 60
 """The size of an axis for which no shape is known."""
 _NEEDS_CONSTANT = "must be a compile-time constant"
 _TRIALS = 16
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LEFT_OUT = {"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape", "Placeholder", "NoOp", "VarHandleOp"}
 _ON_VARIABLES = ("ReadVariableOp", "VariableShape", "Assign", "ResourceApply", "ResourceGather", "ResourceScatter")
 """How the operations begin that read and write a variable, and for which XLA may have kernels."""
 _UNNAMED = {"Const", "Identity", "NoOp", "Placeholder"}
-_SHAPES = {"Rank", "Shape", "ShapeN", "Size"}
 _SIZES_FROM_VALUES = {
     "Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "DynamicPartition", "ListDiff",
     "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5",
@@ -157,7 +156,7 @@ def has_kernel(node: Any, functions: Mapping[str, Any], variables: bool = False)
     if bodies:
         if not all(each.op == "Const" or has_kernel(each, functions) for body in bodies for each in body.node_def):
             return False
-        return node.op in functions or node.op in _CALLS or bool(_types_of_kernels(node.op))
+        return node.op in functions or node.op in CALLS or bool(_types_of_kernels(node.op))
     on_variable = variables and node.op.startswith(_ON_VARIABLES)
     if definition.is_stateful and not on_variable:
         return False
@@ -171,14 +170,25 @@ def has_kernel(node: Any, functions: Mapping[str, Any], variables: bool = False)
     )
 
 
-def _without_crossing_lists(step: StepIndex, known: set[str]) -> set[str]:
-    """Leave out the nodes that exchange lists with nodes of another piece, or with other nodes."""
+@analysis
+def exchanged_lists(step: StepIndex) -> list[tuple[str, str]]:
+    """Return which node makes a list for which other one: a function that XLA compiles does not hand lists over.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> exchanged_lists(StepIndex.of(example_step()))
+    []
+    """
     functions = step.functions.functions
-    edges = [
+    return [
         (naming.node_of(source), node.name) for node in step.graph.node
         for source, port in zip(naming.data_inputs(node), inputs_of(node, functions), strict=True)
         if port.dtype == tf.variant
     ]
+
+
+def _without_crossing_lists(step: StepIndex, known: set[str]) -> set[str]:
+    """Leave out the nodes that exchange lists with nodes of another piece, or with other nodes."""
+    edges = exchanged_lists(step)
     while True:
         piece = {name: number for number, names in enumerate(_pieces(step, known)) for name in names}
         crossing = {
@@ -208,8 +218,7 @@ def compilable_pieces(
 
 def _pieces(step: StepIndex, known: set[str]) -> list[list[str]]:
     constants = {node.name for node in step.graph.node if node.op == "Const"}
-    sources = {node.name: {naming.node_of(source) for source in node.input} for node in step.graph.node}
-    return compilable_pieces(sources, known, constants)
+    return compilable_pieces(sources_of(step.nodes), known, constants)
 
 
 def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:
@@ -218,7 +227,7 @@ def _of_shapes(step: StepIndex, known: set[str]) -> set[str]:
     for node in step.graph.node:
         before = [naming.node_of(source) for source in naming.data_inputs(node)]
         if node.name in known and (
-            node.op in _SHAPES or (before and all(n in found or step.nodes[n].op == "Const" for n in before))
+            node.op in OF_SHAPES or (before and all(n in found or step.nodes[n].op == "Const" for n in before))
         ):
             found.add(node.name)
     return found

@@ -11,6 +11,7 @@ from functools import partial
 
 from autodist_core.step import naming
 from autodist_core.step.index import StepIndex, analysis
+from autodist_core.step.reaching import reached
 
 
 @analysis
@@ -32,14 +33,10 @@ def _owners_of_written(step: StepIndex) -> dict[str, tuple[str, ...]]:
     written = sorted(step.written_by_update - set(step.trained))
     direct = {name: _read_for(step, name) for name in written}
     # A slot may be computed from another slot rather than from the gradient (Adafactor's velocity).
-    found = {name: {head for head in direct[name] if head in step.trained} for name in written}
-    growing = True
-    while growing:
-        growing = False
-        for name in written:
-            reached = set().union(*(found[other] for other in direct[name] if other in found))
-            growing |= not reached <= found[name]
-            found[name] |= reached
+    found = {
+        name: {each for each in reached(direct[name], lambda other: direct.get(other, ())) if each in step.trained}
+        for name in written
+    }
     return {
         name: tuple(_closest(step, name, [each for each in step.variables if each in found[name]])) for name in written
     }

@@ -72,9 +72,7 @@ def gradient_product(step: StepIndex, gradient: Gradient) -> Product | None:
     # The barrier waits for the factors, not for the product, which must therefore be certain to succeed.
     if gradient.indices or gradient.alike or not gradient.weighted or step.item.handed_in:
         return None
-    node = step.nodes[naming.node_of(gradient.values)]
-    while node.op == "Identity":
-        node = step.nodes[naming.node_of(node.input[0])]
+    node = step.behind_identities(gradient.values)
     if node.op != "MatMul" or not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
         return None
     return Product(node, *naming.data_inputs(node))
@@ -99,9 +97,7 @@ def weight_products(step: StepIndex) -> frozenset[str]:
 
 
 def _is_large_weight(step: StepIndex, source: str, weights: Collection[str]) -> bool:
-    node = step.nodes[naming.node_of(source)]
-    while node.op in ("Identity", "Cast"):
-        node = step.nodes[naming.node_of(node.input[0])]
+    node = step.behind_identities(source, ("Identity", "Cast"))
     if node.op != "ReadVariableOp" or node.name not in step.touches:
         return False
     variable = step.touches[node.name][0].variable

@@ -18,6 +18,7 @@ The other draws of compute are those that each replica makes for itself. The upd
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tensorflow.core.framework import node_def_pb2
@@ -25,12 +26,10 @@ from tensorflow.core.framework import node_def_pb2
 from autodist_core.step import naming
 from autodist_core.step.draws import Draw, Stream, seed_input
 from autodist_core.step.index import StepIndex, analysis
+from autodist_core.step.op_types import FIRST_ARGUMENT, LOOPS, WITHOUT_VALUES
+from autodist_core.step.reaching import reached
 
-_SIZES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "TensorListLength"}
-_CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0}
-_BRANCHES = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
-"""Operations that run a function on their inputs, behind this many others."""
-_LOOPS = {"While", "StatelessWhile"}
+_SIZES = {*WITHOUT_VALUES, "TensorListLength"}
 _SEED, _ALL, _ROUNDS = "its seed", "all of its inputs", "the rounds of the loops around it"
 """The parts of a draw behind which is looked. `_ALL` are its seed, its shape and its parameters."""
 
@@ -88,6 +87,10 @@ class _Body:
     arguments: Sequence[str] = ()
     results: Sequence[str] = ()
 
+    def is_end(self, name: str) -> bool:
+        """Whether this is an argument, or a node without inputs."""
+        return name not in self.nodes or not self.nodes[name].input
+
 
 class _OriginSearch:
     """What is behind the tensors of a step; the batch is behind a size of it only if the search is `of_sizes`."""
@@ -114,27 +117,18 @@ class _OriginSearch:
             function = self._body(name)
             if inside[0] in function.nodes:
                 positions |= self._positions(function, self._of_draw(function, inside, what))
-        if what == _ROUNDS and node.op in _LOOPS:
+        if what == _ROUNDS and node.op in LOOPS:
             positions |= self._of_result(node.attr["cond"].func.name, 0)
         return self._inputs(node, inputs, positions)
 
     def _inputs(self, node: node_def_pb2.NodeDef, inputs: list[str], positions: Iterable[int]) -> list[str]:
         """The inputs of a node that become these arguments of the functions that it runs."""
-        if node.op in _LOOPS:
-            return [inputs[position] for position in self._over_turns(node, positions)]
-        before = 0 if node.op in self._draws.functions else {**_CALLS, **_BRANCHES}.get(node.op)
+        if node.op in LOOPS:
+            # Of these values after any number of turns.
+            made_of = reached(positions, partial(self._of_result, node.attr["body"].func.name))
+            return [inputs[position] for position in made_of]
+        before = 0 if node.op in self._draws.functions else FIRST_ARGUMENT.get(node.op)
         return inputs if before is None else [inputs[before + position] for position in positions]
-
-    def _over_turns(self, node: node_def_pb2.NodeDef, positions: Iterable[int]) -> set[int]:
-        """The values of a loop of which these are made, after any number of turns."""
-        found: set[int] = set()
-        waiting = list(positions)
-        while waiting:
-            position = waiting.pop()
-            if position not in found:
-                found.add(position)
-                waiting += self._of_result(node.attr["body"].func.name, position)
-        return found
 
     def _through(self, node: node_def_pb2.NodeDef, output: int) -> list[str]:
         """The inputs of which an output of a node is made."""
@@ -143,9 +137,9 @@ class _OriginSearch:
             return []
         if node.op == "Switch":
             return inputs[:1]
-        if node.op in _LOOPS:
+        if node.op in LOOPS:
             return self._inputs(node, inputs, [output])
-        if node.op in _CALLS or node.op in _BRANCHES or node.op in self._draws.functions:
+        if node.op in FIRST_ARGUMENT or node.op in self._draws.functions:
             positions = (self._of_result(name, output) for name in self._draws.run_by(node))
             return self._inputs(node, inputs, frozenset[int]().union(*positions))
         return inputs
@@ -164,19 +158,11 @@ class _OriginSearch:
 
     def _behind(self, body: _Body, tensors: Iterable[str]) -> set[str]:
         """The arguments of a function, and the nodes without inputs, of which tensors are made."""
-        ends: set[str] = set()
-        seen: set[tuple[str, int]] = set()
-        waiting = [body.split(tensor) for tensor in tensors]
-        while waiting:
-            name, output = waiting.pop()
-            if (name, output) in seen:
-                continue
-            seen.add((name, output))
-            if name not in body.nodes or not body.nodes[name].input:
-                ends.add(name)
-            else:
-                waiting += [body.split(source) for source in self._through(body.nodes[name], output)]
-        return ends
+        def before(tensor: tuple[str, int]) -> Iterable[tuple[str, int]]:
+            name, output = tensor
+            return () if body.is_end(name) else map(body.split, self._through(body.nodes[name], output))
+
+        return {name for name, _ in reached(map(body.split, tensors), before) if body.is_end(name)}
 
     def _body(self, name: str) -> _Body:
         if name not in self._bodies:

@@ -18,9 +18,14 @@ function when all of it has run.
 from collections.abc import Collection, Mapping, Set
 from types import MappingProxyType
 
-import tensorflow as tf
-
-from autodist_core.kernel.analysis.compilable import SMALLEST, Compilable, compilable, compilable_pieces, has_kernel
+from autodist_core.kernel.analysis.compilable import (
+    SMALLEST,
+    Compilable,
+    compilable,
+    compilable_pieces,
+    exchanged_lists,
+    has_kernel,
+)  # fmt: skip
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.random_streams import stream_of_replica
@@ -29,7 +34,6 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.enclosing import enclose
 from autodist_core.step.graph_check import in_order
 from autodist_core.step.index import StepIndex, analysis
-from autodist_core.step.ports import inputs_of
 from autodist_core.strategy.synchronizers import BUCKET_BYTES
 
 
@@ -146,7 +150,7 @@ def send_stages(step: StepIndex) -> dict[str, int]:
     ends = _ends(step)
     last = max(ends.values(), default=0)
     found = {name: ends.get(name, last) for name in compute}
-    lists = _exchanged_lists(step, found)
+    lists = [edge for edge in exchanged_lists(step) if found.keys() >= {*edge}]
     _settle(step, found)
     while later := [(writer, reader) for writer, reader in lists if found[reader] > found[writer]]:
         for writer, reader in later:
@@ -178,13 +182,3 @@ def _settle(step: StepIndex, found: dict[str, int]) -> None:
     for name in sorted(found, key=lambda name: step.position[name], reverse=True):
         for source in {naming.node_of(source) for source in step.nodes[name].input} & found.keys():
             found[source] = min(found[source], found[name])
-
-
-def _exchanged_lists(step: StepIndex, compute: dict[str, int]) -> list[tuple[str, str]]:
-    """Return which node reads a list of which other one: a function that XLA compiles does not hand lists over."""
-    functions = step.functions.functions
-    return [
-        (naming.node_of(source), node.name) for node in step.graph.node if node.name in compute
-        for source, port in zip(naming.data_inputs(node), inputs_of(node, functions), strict=True)
-        if port.dtype == tf.variant and naming.node_of(source) in compute
-    ]

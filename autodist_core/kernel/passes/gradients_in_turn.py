@@ -36,7 +36,7 @@ class GradientsInTurn(Kernel):
     >>> from autodist_core.strategy import AllReduce
     >>> draft = example_draft(AllReduce(), before="GradientsInTurn")
     >>> GradientsInTurn().apply(draft)
-    >>> sorted(draft.factored)  # one machine needs no factors
+    >>> sorted(draft.products.travelling)  # one machine needs no factors
     []
     """
 
@@ -44,7 +44,7 @@ class GradientsInTurn(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Let products wait on each machine of which one replica owns all variables, and gradients for their sums."""
-        for _, owners in draft.placement.at_each_host(draft.placement.owners) if draft.factored else ():
+        for _, owners in draft.placement.at_each_host(draft.placement.owners) if draft.products.travelling else ():
             if len(owners) == 1:
                 _take_turns(draft, owners[0])
         _keep_pace(draft)
@@ -74,9 +74,7 @@ def _keep_pace(draft: Draft) -> None:
 
 def _producer(draft: Draft, tensor: str) -> str:
     """Return the captured node that computes the gradient of which this is a slice; empty if it may not run."""
-    node = draft.step.nodes[naming.node_of(tensor)]
-    while node.op in ("Identity", "Slice"):
-        node = draft.step.nodes[naming.node_of(node.input[0])]
+    node = draft.step.behind_identities(tensor, ("Identity", "Slice"))
     return "" if naming.branch_of(node) else node.name
 
 
@@ -84,7 +82,7 @@ def _take_turns(draft: Draft, owner: Owner) -> None:
     variables = draft.step.variables
     large = [
         gradient for gradient in draft.step.item.gradients
-        if gradient.key in draft.factored and variables[gradient.variable].byte_size >= _LEAST_BYTES
+        if gradient.key in draft.products.travelling and variables[gradient.variable].byte_size >= _LEAST_BYTES
     ]
     products = {naming.node_of(draft.reduced[*each.key, owner.name].values): each for each in large}
     writes = _writes(draft, owner, set(products))

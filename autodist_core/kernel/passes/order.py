@@ -21,6 +21,7 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.step import editor, naming
+from autodist_core.step.grouping import by_key
 from autodist_core.step.index import accesses
 
 
@@ -47,9 +48,8 @@ class Order(Kernel):
         for variable, found in touches.items():
             _order(draft, variable, found)
         # Each machine has one node that waits for all of its targets: the session runs that node only.
-        done: dict[str, list[str]] = {} if draft.targets else {"": []}
-        for name in dict.fromkeys(alive(draft.editor, name) for name in draft.targets):
-            done.setdefault(host_of(draft.editor[name].device), []).append(f"^{name}")
+        targets = dict.fromkeys(alive(draft.editor, name) for name in draft.targets)
+        done = by_key((host_of(draft.editor[name].device), f"^{name}") for name in targets) or {"": []}
         draft.steps += [
             draft.editor.add("NoOp", f"step/{index}", names, host) for index, (host, names) in enumerate(done.items())
         ]

@@ -54,8 +54,8 @@ class Replicator(Kernel):
             _replace(draft, name, combined[name])
         for replica in draft.active_replicas:
             for gradient in draft.step.item.gradients:
-                product = draft.gradient_products.get(gradient.key)
-                if gradient.key in draft.factored:
+                product = draft.products.gradients.get(gradient.key)
+                if gradient.key in draft.products.travelling:
                     continue
                 if not product:
                     draft.local[*gradient.key, replica.index] = _weighted(draft, replica, gradient)
@@ -85,9 +85,9 @@ def copy_node(draft: Draft, replica: Replica, name: str, returned: Mapping[str, 
         return draft.editor.add("Identity", replica.copy_of(name), [source], replica.host, T=tf.float64)
     if name == step.item.replica:
         return draft.editor.constant(replica.copy_of(name), replica.number, tf.int32, replica.host)
-    if draft.sizes and (shape := step.rows.get(name)):
+    if draft.slicing.sizes and (shape := step.rows.get(name)):
         return _of_known_size(draft, replica, node, shape)
-    if name in draft.weight_products and len(draft.together(replica)) > 1:
+    if name in draft.products.weights and len(draft.together(replica)) > 1:
         dtype, rows = tf.as_dtype(node.attr["T"].type), _rows_of(draft, replica, name)
         return draft.editor.add("Identity", replica.copy_of(name), [rows], replica.device, T=dtype)
     inputs = [
@@ -109,7 +109,7 @@ def _of_known_size(
     """Add a placeholder and a tensor of known shape: TensorFlow does not rely on the shape of a placeholder."""
     name, dtype = replica.copy_of(node.name), tf.as_dtype(node.attr["dtype"].type)
     fed = draft.editor.copy(node, f"{name}/fed", [], replica.device)
-    known = tf.TensorShape([draft.sizes[draft.active.index(replica.index)], *shape[1:]])
+    known = tf.TensorShape([draft.slicing.size_of(replica), *shape[1:]])
     return draft.editor.add("EnsureShape", name, [fed.name], replica.device, T=dtype, shape=known)
 
 

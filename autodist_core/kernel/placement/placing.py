@@ -12,7 +12,7 @@ from autodist_core.kernel.placement.arrangement import arrange, optimizer_state
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import MEMORY, Owner, Placement, Replica
 from autodist_core.step.graph_item import GraphItem, Variable
-from autodist_core.step.grouping import grouped
+from autodist_core.step.grouping import by_key, grouped
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
@@ -78,11 +78,8 @@ def place(
     leads = arranged.memories
     owners = [Owner(r.prefix, r.device, reduced, r.index) for r in replicas if leads[r.index] == r.index]
     owner_of = dict.fromkeys(reduced, replicas[0].prefix)
-    served: dict[str, list[str]] = {}
-    for name, head in family.items():
-        synchronizer = plans[head].synchronizer
-        if isinstance(synchronizer, PSPlan):
-            served.setdefault(synchronizer.destinations[0], []).append(name)
+    said = ((name, plans[head].synchronizer) for name, head in family.items())
+    served = by_key((each.destinations[0], name) for name, each in said if isinstance(each, PSPlan))
     for destination, names in served.items():
         label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
         owners.append(Owner(label, tasks.device(destination), frozenset(names)))

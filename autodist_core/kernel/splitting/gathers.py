@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.step.grouping import by_key
 from autodist_core.step.index import StepIndex
+from autodist_core.step.op_types import OF_SHAPES
 
 AHEAD = 1
 """The uses before which the next weights travel."""
 _ALONG = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"}
 """Operations whose results are as large as the weight: each use has its own, too."""
-_OF_SHAPE = {"Shape", "ShapeN", "Size", "Rank"}
 
 
 def gathered_when_used(item: GraphItem, variables: Mapping[str, int]) -> GraphItem:
@@ -66,10 +67,7 @@ class _Gathers:
         self.editor = Editor(self.step.graph.library, self.step.graph.versions)
 
     def run(self) -> GraphItem:
-        uses_of: dict[str, list[int]] = {}
-        for number, use in enumerate(self.uses):
-            for reader in use.readers:
-                uses_of.setdefault(reader, []).append(number)
+        uses_of = by_key((reader, number) for number, use in enumerate(self.uses) for reader in use.readers)
         first_of, last_of, value_of = dict[str, int](), dict[str, int](), list[int]()
         for number, use in enumerate(self.uses):
             first_of.setdefault(use.read, number)
@@ -107,7 +105,7 @@ class _Gathers:
 
     def _readers(self) -> Iterator[tuple[str, str]]:
         for name, node in self.step.nodes.items():
-            if name in self.origin or node.op in _OF_SHAPE or self.step.is_update(name) or name not in self.step.alive:
+            if name in self.origin or node.op in OF_SHAPES or self.step.is_update(name) or name not in self.step.alive:
                 continue
             sources = (naming.node_of(source) for source in naming.data_inputs(node))
             for read in dict.fromkeys(self.origin[source] for source in sources if source in self.origin):

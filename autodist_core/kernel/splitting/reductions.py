@@ -20,7 +20,6 @@ from autodist_core.kernel.splitting.separable import reduced_axes
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.index import StepIndex
-from autodist_core.step.naming import FIRST, UPDATE
 
 _CHAINED = {"Max": "Maximum", "Min": "Minimum", "All": "LogicalAnd", "Any": "LogicalOr"}
 """For reductions whose results are not added: the operation that combines two results."""
@@ -73,14 +72,14 @@ def constant_of(graph: Editor, name: str, value: Any, dtype: tf.DType, reader: n
 def _sum(add: Callable[..., str], name: str, parts: Sequence[str], dtype: Any) -> str:
     first, *others = parts
     if len(parts) > 2:
-        first = add("Snapshot", f"{FIRST}/{name}", [first], T=dtype)
+        first = add("Snapshot", f"{naming.FIRST}/{name}", [first], T=dtype)
     return add("AddN", name, [first, *others], N=len(parts), T=dtype)
 
 
 def _add(
     graph: Editor, like: node_def_pb2.NodeDef, op: str, name: str, inputs: Sequence[str] = (), **attributes: Any
 ) -> str:
-    graph.add(op, name, inputs, **attributes, **{UPDATE: like.attr[UPDATE]})
+    graph.add(op, name, inputs, **attributes, **{naming.UPDATE: like.attr[naming.UPDATE]})
     path = naming.branch_of(like)
     if path:
         graph.mark_branch(name, path)

@@ -27,7 +27,6 @@ from autodist_core.step import naming
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.index import StepIndex, output_type
-from autodist_core.step.naming import BRANCH, UPDATE
 from autodist_core.strategy.compiled import Shard, VariablePlan
 
 
@@ -208,14 +207,14 @@ class SplitRewrite:
     ) -> str:
         if name in self.editor:
             return name
-        marks = {} if reader is None else {UPDATE: reader.attr[UPDATE]}
+        marks = {} if reader is None else {naming.UPDATE: reader.attr[naming.UPDATE]}
         bounds = [
             self.editor.constant(f"{name}/{label}", np.array(value, np.int32), tf.int32)
             for label, value in (("begin", begin), ("size", size))
         ]
         dtype = output_type(self.step, source)
         self.editor.add("Slice", name, [source, *bounds], T=dtype, Index=tf.int32, **marks)
-        if BRANCH in producer.attr:
+        if naming.BRANCH in producer.attr:
             self.editor.mark_branch(name, naming.branch_of(producer))
         return name
 

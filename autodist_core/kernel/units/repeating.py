@@ -26,6 +26,7 @@ from autodist_core.kernel.units.roles import Roles, UnlikeError
 from autodist_core.kernel.units.unit import Unit
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
+from autodist_core.step.grouping import by_key, grouped
 
 _COUNTED = {"AddN", "ConcatV2", "Pack"}
 """The operations that take a value of each replica, and count them in their attribute `N`."""
@@ -75,20 +76,15 @@ class _Repeating:
 
         The steps of the session wait for the targets of all of a unit.
         """
-        found: dict[str, dict[int, set[str]]] = {}
-        for node in self.once:
-            for source in node.input:
-                if naming.is_control(source) and (number := self.roles.source(source)):
-                    found.setdefault(node.name, {}).setdefault(number, set()).add(naming.node_of(source))
-        for sources in self.targets.values():
-            for source in sources:
-                if number := self.roles.source(source):
-                    found.setdefault("", {}).setdefault(number, set()).add(naming.node_of(source))
+        awaiting = [(node.name, source) for node in self.once for source in node.input if naming.is_control(source)]
+        awaiting += [("", source) for sources in self.targets.values() for source in sources]
+        of_units = (each for each in awaiting if self.roles.source(each[1]))
         waits: dict[str, dict[Kind, frozenset[str]]] = {}
-        for reader, of_each in found.items():
+        for reader, sources in by_key(of_units).items():
+            of_each = grouped(map(naming.node_of, sources), self.roles.of.__getitem__)
             for kind in self.kinds:
                 numbers = [self.roles.number[unit] for unit in kind.built]
-                awaited = [of_each.get(number, set()) for number in numbers]
+                awaited = [of_each.get(number, []) for number in numbers]
                 own = [{self.roles.own(name, number): self.level_of.get(name) for name in names}
                        for number, names in zip(numbers, awaited, strict=True)]
                 if any(each != own[0] for each in own):
@@ -99,11 +95,8 @@ class _Repeating:
 
     def _read(self) -> dict[int, list[str]]:
         """Return the tensors of each unit that nodes which are there once read, and those that are outputs."""
-        found: dict[int, list[str]] = {}
-        for source in (*(each for node in self.once for each in naming.data_inputs(node)), *self.graph.outputs):
-            if number := self.roles.source(source):
-                found.setdefault(number, []).append(source)
-        return found
+        read = [each for node in self.once for each in naming.data_inputs(node)]
+        return grouped(filter(self.roles.source, [*read, *self.graph.outputs]), self.roles.source)
 
     def _levels(self, kind: Kind) -> dict[int, Level]:
         number = self.roles.number[kind.first]

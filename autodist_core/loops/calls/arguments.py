@@ -29,6 +29,7 @@ from autodist_core.errors import CaptureError
 from autodist_core.runtime.batch_slices import Each
 from autodist_core.runtime.composites import COMPOSITE, arrays_of, kind_of, spec_of
 from autodist_core.seams.table import PER_REPLICA
+from autodist_core.step.same import Same
 
 
 @dataclass(frozen=True)
@@ -229,24 +230,6 @@ def _spec(tensors: Sequence[Any]) -> tf.TensorSpec:
     for tensor in tensors[1:]:
         shape = shape.most_specific_common_supertype([tensor.shape])
     return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensors[0].dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class Same:
-    """An object as a part of a key: equal to itself only. The key keeps the object, so no other one gets its `id`.
-
-    >>> one, two = [], []
-    >>> one == two, Same(one) == Same(two), Same(one) == Same(one)
-    (True, False, True)
-    """
-
-    value: Any
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 def identity(leaf: Any) -> Hashable:

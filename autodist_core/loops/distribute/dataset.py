@@ -19,10 +19,11 @@ import tensorflow as tf
 from autodist_core.errors import NotYetError
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.distribute.on_machines import mark, pipeline_of, say_fed_to_function
-from autodist_core.loops.distribute.values import per_replica, per_replica_spec, split
+from autodist_core.loops.distribute.values import per_replica, split
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.runtime.data_pipelines import DataPipeline, Follower
 from autodist_core.runtime.kept_arrays import kept_limit
+from autodist_core.seams.table import PER_REPLICA_SPEC
 from autodist_core.training.watching import read_by_pipeline
 
 
@@ -53,7 +54,8 @@ class Elements:
 
         def each(spec: tf.TensorSpec) -> Any:
             shape = tf.TensorShape([None, *spec.shape[1:]]) if spec.shape.rank else spec.shape
-            return per_replica_spec([tf.TensorSpec(shape, spec.dtype)] * self.replicas)
+            specs = [tf.TensorSpec(shape, spec.dtype)] * self.replicas
+            return specs[0] if len(specs) == 1 else PER_REPLICA_SPEC.get()(*specs)
 
         return tf.nest.map_structure(each, batch)
 

@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.loops.distribute.context import OnlyReplica, inside_run
-from autodist_core.loops.distribute.values import is_per_replica, local_results, reduced
+from autodist_core.loops.distribute.values import local_results, reduced
+from autodist_core.seams.table import PER_REPLICA
 
 
 class Extended(tf.distribute.StrategyExtended):
@@ -76,7 +77,7 @@ class Extended(tf.distribute.StrategyExtended):
         return _grouped(fn(var, *args, **(kwargs or {})), group)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        if any(is_per_replica(value) for value in tf.nest.flatten((args, kwargs))):
+        if any(isinstance(value, PER_REPLICA.get()) for value in tf.nest.flatten((args, kwargs))):
             raise ValueError(
                 "extended.update: an argument is a value of each replica, but a variable has one value here. Reduce "
                 "it first: strategy.reduce(op, value, axis=None)."

@@ -23,7 +23,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from autodist_core.loops.calls.arguments import Same, identity
+from autodist_core.loops.calls.arguments import identity
+from autodist_core.step.same import Same
 
 V = TypeVar("V")
 _KEPT = 64

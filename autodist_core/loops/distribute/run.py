@@ -29,6 +29,7 @@ from autodist_core.loops.traced_function import TracedFunction
 from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import Plan
 from autodist_core.runtime.batch_slices import BatchSlicer
+from autodist_core.step.op_types import LOOPS
 from autodist_core.training import Entry
 
 
@@ -175,7 +176,6 @@ class OnEachReplica(TracedFunction):
 
 
 _RUN = {"EagerPyFunc"}
-_AROUND = {"While", "StatelessWhile"}
 
 
 class ReadElsewhere:
@@ -212,9 +212,9 @@ def _is_read(graph: Any, handle: Any) -> bool:
                 continue
             known.add(id(placeholder))
             takers = list(placeholder.consumers())
-            if any(taker.type not in (_RUN | _AROUND if depth else _RUN) for taker in takers):
+            if any(taker.type not in (_RUN | {*LOOPS} if depth else _RUN) for taker in takers):
                 return True
-            if sum(taker.type in _AROUND for taker in takers) > 1:
+            if sum(taker.type in LOOPS for taker in takers) > 1:
                 return True
     return False
 

@@ -16,31 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from autodist_core.loops.calls import received
-from autodist_core.seams.table import PER_REPLICA, PER_REPLICA_SPEC
+from autodist_core.seams.table import PER_REPLICA
 
 
 def per_replica(values: Sequence[Any]) -> Any:
     """One value for each replica; a single replica's value is that value."""
     return values[0] if len(values) == 1 else PER_REPLICA.get()(tuple(values))
-
-
-def per_replica_spec(specs: Sequence[Any]) -> Any:
-    """The spec of a value with one value for each replica.
-
-    >>> spec = per_replica_spec([tf.TensorSpec([None], tf.float32)] * 2)
-    >>> spec.is_compatible_with(per_replica([tf.ones([2]), tf.ones([1])]))
-    True
-    """
-    return specs[0] if len(specs) == 1 else PER_REPLICA_SPEC.get()(*specs)
-
-
-def is_per_replica(value: Any) -> bool:
-    """Whether a value is one for each replica.
-
-    >>> is_per_replica(tf.constant(1.0))
-    False
-    """
-    return isinstance(value, PER_REPLICA.get())
 
 
 def split(batch: Any, replicas: int) -> Any:

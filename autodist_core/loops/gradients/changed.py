@@ -21,6 +21,7 @@ from autodist_core.capture.batch_axis import sentences
 from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.tape import draws
 from autodist_core.plan import INEXACT
+from autodist_core.step.op_types import WITHOUT_VALUES
 
 _SUMS = {"Add", "AddV2", "AddN", "Sub", "Neg"}
 _LINEAR = {
@@ -32,10 +33,6 @@ _LINEAR = {
 _BILINEAR = {"Mul", "MatMul", "BatchMatMulV2"}
 _VALUES = {"ConcatV2": slice(-1), "Pack": slice(None), "Select": slice(1, None), "SelectV2": slice(1, None)}
 """Operations that are linear in several inputs together, and where these are."""
-_SIZES = {"Shape", "ShapeN", "Size", "Rank", "OnesLike", "ZerosLike"}
-"""Operations that take no value of their input."""
-
-
 _REDUCTIONS = {"Sum", "Mean", "Prod", "Max", "Min", "EuclideanNorm", "L2Loss"}
 
 
@@ -142,7 +139,7 @@ class Changed:
     def _made(self, tensor: Any) -> Any:
         operation = tensor.op
         inputs, kind = list(operation.inputs), operation.type
-        if kind in _SIZES:
+        if kind in WITHOUT_VALUES:
             return None if kind == "ZerosLike" else tensor
         behind = [position for position, each in enumerate(inputs) if each.op.name in self._behind]
         if kind == "UnsortedSegmentSum" and behind == [0, 1] and self._part(inputs[0]) is None:

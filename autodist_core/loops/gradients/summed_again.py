@@ -18,6 +18,7 @@ from typing import Any
 from autodist_core.capture.gradients.recording import Differentiation
 from autodist_core.capture.traced import Counted
 from autodist_core.errors import CaptureError
+from autodist_core.step.reaching import reached
 
 
 def summed_again(
@@ -105,15 +106,12 @@ def _written_before(operations: Iterable[Any]) -> Iterator[Any]:
 
 def _reached(tensors: Sequence[Any], ends: Collection[str]) -> dict[str, Any]:
     """The operations of which tensors are made, by name. Nothing is followed from `ends`."""
-    found: dict[str, Any] = {}
-    waiting, seen = list(tensors), {tensor.name for tensor in tensors}
-    while waiting:
-        current = waiting.pop()
-        operation = current.op
-        found[operation.name] = operation
+    def before(output: tuple[Any, int]) -> list[tuple[Any, int]]:
+        operation, index = output
         inputs = () if operation.name in ends else operation.inputs
         # What a function with a gradient of its own returns is an IdentityN, which has the function's arguments, too.
-        behind = [inputs[current.value_index]] if operation.type == "IdentityN" and inputs else inputs
-        waiting += [each for each in behind if each.name not in seen]
-        seen.update(each.name for each in behind)
-    return found
+        read = [inputs[index]] if operation.type == "IdentityN" and inputs else inputs
+        return [(each.op, each.value_index) for each in read]
+
+    found = reached([(each.op, each.value_index) for each in tensors], before)
+    return {operation.name: operation for operation, _ in found}

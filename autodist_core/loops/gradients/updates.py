@@ -25,6 +25,7 @@ from typing import Any
 from autodist_core.capture import Marked, reached_from, sources, touches_of
 from autodist_core.capture.gradients.recording import Differentiation, handle_of
 from autodist_core.capture.tape import draws
+from autodist_core.step.grouping import by_key
 from autodist_core.step.index import Touch
 
 
@@ -281,15 +282,11 @@ class UpdateSearch:
                     occurrence[name] = max(earlier, default=calls[0])
                     waiting = True
 
-    def _read_by(self, occurrence: dict[str, int]) -> dict[str, set[int]]:
+    def _read_by(self, occurrence: dict[str, int]) -> dict[str, list[int]]:
         """The variables that updates read, with the updates that read each."""
-        found: dict[str, set[int]] = {}
         needed = self._needs(occurrence)
-        for name in self._touches:
-            if name in needed:
-                for touch in self._touches[name]:
-                    found.setdefault(touch.variable, set()).add(needed[name])
-        return found
+        read = ((name, touch) for name, touched in self._touches.items() if name in needed for touch in touched)
+        return by_key((touch.variable, needed[name]) for name, touch in read)
 
     def _needs(self, occurrence: dict[str, int]) -> dict[str, int]:
         """The operations that updates need, with the first update that needs each; nothing that gradients need."""

@@ -10,7 +10,7 @@ shuffles of a dataset have drawn, each with a probe (`seed_probe.py`). `graphs.p
 makes a dataset of one.
 """
 
-from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass, samples_of
+from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass
 from autodist_core.runtime.data_pipelines.by_file import is_by_file
 from autodist_core.runtime.data_pipelines.failed_batches import of_data
 from autodist_core.runtime.data_pipelines.following import Follower
@@ -21,6 +21,5 @@ from autodist_core.runtime.data_pipelines.travelling import travelling
 
 __all__ = [
     "FAIL", "IGNORE", "DataPipeline", "DrawnBatch", "DrawnRows", "Follower", "Pass", "PipelineSlot",
-    "PipelinesOnMachines", "SeedGenerators", "is_by_file", "of_data", "samples_of", "set_state", "state_and_drawn",
-    "travelling",
+    "PipelinesOnMachines", "SeedGenerators", "is_by_file", "of_data", "set_state", "state_and_drawn", "travelling",
 ]  # fmt: skip

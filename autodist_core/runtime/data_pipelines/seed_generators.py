@@ -22,6 +22,7 @@ from autodist_core.runtime.data_pipelines.graphs import constant_of, graph_of, i
 from autodist_core.runtime.data_pipelines.seed_probe import SeedProbe
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
+from autodist_core.step.reaching import reached
 
 _SIMPLE = re.compile(
     "(Options|Prefetch|Repeat|(Parallel)?Map|(Parallel)?Batch|MapAndBatch|Take|Skip|AssertCardinality)Dataset(V[0-9]+)?$"
@@ -162,13 +163,9 @@ def _cache_file(graph: Any, node: Any) -> str:
 
 def _draws_before(graph: Any, node: Any) -> bool:
     """Whether an operation gets its elements from datasets that draw seeds."""
-    nodes, waiting = {each.name: each for each in graph.node}, [node.name]
-    met = set(waiting)
-    while waiting:
-        names = {node_of(name) for name in nodes[waiting.pop()].input} - met
-        met |= names
-        waiting.extend(names)
-    return any("seed_generator" in inputs_of(nodes[name]) for name in met)
+    nodes = {each.name: each for each in graph.node}
+    before = reached([node.name], lambda name: map(node_of, nodes[name].input))
+    return any("seed_generator" in inputs_of(nodes[name]) for name in before)
 
 
 def _part(graph: Any, node: Any) -> Any:

@@ -22,6 +22,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from autodist_core.seams.table import EAGER_CONTEXT
 from autodist_core.step import naming
 from autodist_core.step.editor import mark_collectives
+from autodist_core.step.reaching import reached
 
 RESOURCES = ("VarHandleOp", "HashTableV2", "FIFOQueueV2")
 """The operations that make a resource."""
@@ -43,12 +44,7 @@ def part(graph_def: Any, wanted: Iterable[str]) -> Any:
     ['a', 'b']
     """
     nodes = {node.name: node for node in graph_def.node}
-    waiting, found = [naming.node_of(name) for name in wanted], set()
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += map(naming.node_of, nodes[name].input)
+    found = set(reached(map(naming.node_of, wanted), lambda name: map(naming.node_of, nodes[name].input)))
     kept = [node for node in graph_def.node if node.name in found and node.op not in RESOURCES]
     return GraphDef(node=kept, library=graph_def.library, versions=graph_def.versions)
 

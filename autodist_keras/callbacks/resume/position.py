@@ -13,11 +13,9 @@ where its batches are taken again, and else at the position.
 
 import itertools
 import random
-import types
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -25,10 +23,13 @@ from autodist_core.errors import amount
 from autodist_core.log import log
 from autodist_core.runtime.data_pipelines import FAIL, IGNORE, SeedGenerators, set_state, state_and_drawn
 from autodist_keras.capture.hooks import hook
-from autodist_keras.training.batches import BatchIterator
+from autodist_keras.training.batches import BatchIterator, kind_of_data
 from autodist_keras.training.kept_data import KeptIterator
 from autodist_keras.training.step_functions import feed_of
 from autodist_keras.training.travelling_data import PipelineBatches
+
+_PYTHON = ("PyDataset", "generator")
+"""The kinds of data that are Python code."""
 
 
 class Position:
@@ -54,7 +55,8 @@ class Position:
     """
 
     def __init__(self, x: Any, shuffle: Any) -> None:
-        self._x = x
+        self.kind = kind_of_data(x)
+        """What sort of data it is."""
         self._iterator: Any = None
         self._takes: list[int] = []
         """How many batches were taken from each iterator that Keras has made. It uses not all of them."""
@@ -75,15 +77,7 @@ class Position:
         self._epoch_draws: Any = None
         self._epochs = self._begun = 0
         """How many epochs were complete before the current epoch, and before the one in which the iterator began."""
-        self._skips = _is_python(x) or shuffle == "batch"
-
-    @property
-    def kind(self) -> str:
-        """What sort of data it is."""
-        kinds = {
-            tf.data.Dataset: "tf.data.Dataset", keras.utils.PyDataset: "PyDataset", types.GeneratorType: "generator",
-        }
-        return next((name for kind, name in kinds.items() if isinstance(self._x, kind)), "arrays")
+        self._skips = self.kind in _PYTHON or shuffle == "batch"
 
     def note_iterator(self, dataset: Any) -> None:
         """Note that Keras makes an iterator of this. Not all are used, and each may draw the seeds of a shuffle."""
@@ -131,11 +125,11 @@ class Position:
         """
         self._find_generators(dataset)
         self._fill_caches(saved)
-        if self._unread or isinstance(self._x, types.GeneratorType):
+        if self._unread or self.kind == "generator":
             self._go_through(dataset, saved["earlier"])
         if saved["iterator"] is not None:
             return
-        if saved["taken"] or _is_python(self._x):
+        if saved["taken"] or self.kind in _PYTHON:
             log.warning(
                 "Resume: the position in the data (%s) is not saved, so %s taken again and skipped. The "
                 "training goes on exactly if they come in the same order again.", self.kind,
@@ -159,7 +153,7 @@ class Position:
         that depends on the time, so it cannot be brought to where it was.
         """
         self._tell_of_epochs(adapter, *[True, False] * ended, *[True] * (begun - ended))
-        if isinstance(self._x, types.GeneratorType):
+        if self.kind == "generator":
             log.warning(
                 "Resume: this fit is complete, and its batches are not taken from the generator again. A later fit "
                 "that takes batches from the same generator gets others than before."
@@ -176,7 +170,7 @@ class Position:
 
         Its `adapter` counts them, too: since 3.16, Keras shuffles the batches by the number of the epoch.
         """
-        if isinstance(self._x, keras.utils.PyDataset):
+        if self.kind == "PyDataset":
             with hook(adapter, "enqueuer", None):  # its threads would make batches
                 for begin in begins:
                     (adapter.on_epoch_begin if begin else adapter.on_epoch_end)()
@@ -206,7 +200,7 @@ class Position:
             # Its state needs the files as they are at this moment, and they will have changed.
             return again
         # Of arrays, Keras draws the epoch's permutation with an operation that is done when the first batch is there.
-        policy = FAIL if isinstance(self._x, tf.data.Dataset) else IGNORE
+        policy = FAIL if self.kind == "tf.data.Dataset" else IGNORE
         try:
             return state_and_drawn(_of_tensorflow(iterator), self._seeds, policy) or again
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
@@ -221,7 +215,7 @@ class Position:
 
     def _go_through(self, dataset: Any, earlier: Sequence[int]) -> None:
         """Take again what was taken from earlier iterators, so that shuffles draw their seeds again."""
-        if any(earlier) and isinstance(self._x, tf.data.Dataset):
+        if any(earlier) and self.kind == "tf.data.Dataset":
             batches = amount(sum(earlier), "batch of earlier epochs is", "batches of earlier epochs are")
             log.info("Resume: %s taken again and skipped.", batches)
         unknown = int(_of_tf_data(dataset).cardinality()) == tf.data.experimental.UNKNOWN_CARDINALITY
@@ -232,7 +226,7 @@ class Position:
 
     def _find_generators(self, dataset: Any) -> None:
         """Find what a dataset draws seeds from. `dataset` is what Keras iterates over."""
-        if self._searched or not isinstance(self._x, tf.data.Dataset):
+        if self._searched or self.kind != "tf.data.Dataset":
             return
         self._searched = True
         try:
@@ -291,10 +285,6 @@ def set_draws(states: tuple[Any, Any]) -> None:
     """
     random.setstate(states[0])
     np.random.set_state(states[1])
-
-
-def _is_python(x: Any) -> bool:
-    return isinstance(x, keras.utils.PyDataset | types.GeneratorType)
 
 
 def _of_tf_data(dataset: Any) -> Any:

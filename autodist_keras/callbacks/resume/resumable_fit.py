@@ -13,6 +13,7 @@ The state of a complete training is saved, and taken up, at the beginning of the
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +31,37 @@ _ended: set[str] = set()
 """The folders of the trainings that this process has completed."""
 
 
+@dataclass(frozen=True)
+class _Loop:
+    """Keras's epoch iterator, and what is known of it when the training begins."""
+
+    iterator: Any
+    settings: dict[str, Any]
+    has_length: bool
+    """Whether Keras knows the number of steps in an epoch."""
+
+    def dataset(self) -> Any:
+        """What Keras iterates over, made by Keras's own method."""
+        return type(self.iterator)._get_iterator(self.iterator)
+
+
+@dataclass
+class _Progress:
+    """How far the training is."""
+
+    epoch: int
+    first: int
+    """The first epoch of the whole training."""
+    batches: int = 0
+    """How many this `fit` has trained on."""
+    seen: int = 0
+    """What Keras's epoch iterator had counted when the epoch began."""
+    whole: bool = True
+    """Whether no epoch was broken off: then Keras has told the data of its end."""
+    has_ended: bool = False
+    """Whether the state of the complete training was saved, or taken up."""
+
+
 class ResumableFit:
     """One call of `fit` with a `Resume` callback."""
 
@@ -43,24 +75,13 @@ class ResumableFit:
         self._variables = VariableState(front)
         self._position = Position(arguments.get("x"), arguments.get("shuffle", True))
         self._states = CallbackStates(callbacks)
-        self._settings: dict[str, Any] = {}
         self._found: Any = None
         """The state with which this `fit` begins, until it is taken up."""
         self._start: Any = None
         """The part of it that says where in the data the first epoch begins, until that is found."""
-        self._saved = datetime.min
         self._loop: Any = None
-        """Keras's epoch iterator."""
-        self._epoch = self._first = arguments.get("initial_epoch", 0)
-        self._has_length = True
-        """Whether Keras knew the number of steps in an epoch when the training began."""
-        self._has_ended = False
-        """Whether the state of the complete training was saved, or taken up."""
-        self._whole = True
-        """Whether no epoch was broken off: then Keras has told the data of its end."""
-        self._batches = 0
-        self._seen = 0
-        """What Keras's epoch iterator had counted when the epoch began."""
+        first = arguments.get("initial_epoch", 0)
+        self._at = _Progress(first, first)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -83,7 +104,7 @@ class ResumableFit:
             ending.callback(self._driver.before_next_step, None, "test")
             yield
             # Not earlier: if another callback fails at its end, the call may be made again.
-            if self._has_ended:
+            if self._at.has_ended:
                 _ended.add(folder)
 
     def _newest(self) -> Any:
@@ -91,8 +112,8 @@ class ResumableFit:
         found = self._files.newest()
         if found is None:
             return None
-        self._saved = datetime.fromtimestamp((self._files.folder / found.name).stat().st_mtime)
-        return decode(found.tree, found.arrays)
+        saved = datetime.fromtimestamp((self._files.folder / found.name).stat().st_mtime)
+        return {**decode(found.tree, found.arrays), "saved": saved}
 
     def _begin_at(self) -> int | None:
         """The epoch with which Keras's loop begins; None if no state was found."""
@@ -125,7 +146,8 @@ class ResumableFit:
         elif not place["finished"]:
             batches = self._found["loop"]["batches"]
             said += f", at step {place['step'] + 1}{'' if batches is None else f' of {batches}'}"
-        log.info("Resume(%r): %s (saved %s)", str(self._files.folder), said, self._saved.isoformat(" ", "seconds"))
+        saved = self._found["saved"].isoformat(" ", "seconds")
+        log.info("Resume(%r): %s (saved %s)", str(self._files.folder), said, saved)
 
     @property
     def _is_complete(self) -> bool:
@@ -146,12 +168,11 @@ class ResumableFit:
 
         def build(iterator: Any = None, data_batch: Any = None) -> None:
             if self._loop is None and iterator is not None:
-                self._loop = iterator
-                self._has_length = iterator.num_batches is not None
-                self._settings = settings_of(self._model, self._arguments, iterator, self._position.kind)
+                settings = settings_of(self._model, self._arguments, iterator, self._position.kind)
+                self._loop = _Loop(iterator, settings, iterator.num_batches is not None)
                 if self._found is not None:
-                    require_equal(self._whose, self._found["settings"], self._settings)
-                    self._first = self._found["first"]
+                    require_equal(self._whose, self._found["settings"], settings)
+                    self._at.first = self._found["first"]
                     self._say()
                 ending.enter_context(hook(iterator, "_enumerate_iterator", self._steps))
                 ending.enter_context(hook(iterator, "_get_iterator", self._iterator))
@@ -162,31 +183,30 @@ class ResumableFit:
     def begin(self) -> None:
         """Make the variables of a complete training: Keras ends a `fit` with what the optimizer has of each weight."""
         if self._found is not None and self._is_complete:
-            self._make(self._loop._get_iterator)
+            self._make(self._loop.iterator._get_iterator)
 
     def _make(self, source: Callable[[], Any] | None = None) -> None:
-        dataset = type(self._loop)._get_iterator(self._loop)
-        self._variables.make(dataset, self._found["keras.random"], source)
+        self._variables.make(self._loop.dataset(), self._found["keras.random"], source)
 
     def begin_epoch(self, epoch: int) -> None:
         """Note the epoch. Take up the state of a complete training that is to be longer."""
         self._states.begin()
-        self._epoch = epoch
+        self._at.epoch = epoch
         if self._found is not None and self._found["place"]["finished"]:
             self._make()
             self._take_up(metrics=False)
 
     def _steps(self) -> Iterator[tuple[int, int, Any]]:
         """The steps of one epoch, as Keras's epoch iterator gives them; after a failure, those that are left."""
-        loop, start, done = self._loop, self._start, 0
-        self._start, self._whole = None, False
+        loop, at, start, done = self._loop.iterator, self._at, self._start, 0
+        self._start, at.whole = None, False
         if self._found is not None:
             self._make()
-        self._position.begin_epoch(self._epoch - self._first)
+        self._position.begin_epoch(at.epoch - at.first)
         if start is not None:
             done = self._found["place"]["step"] if self._found is not None else 0
             loop._num_batches = start["loop"]["batches"]
-            self._position.prepare(start["data"], type(loop)._get_iterator(loop), loop.data_adapter)
+            self._position.prepare(start["data"], self._loop.dataset(), loop.data_adapter)
         begins = True
         for first, last, iterator in type(loop)._enumerate_iterator(loop):
             if begins:
@@ -197,25 +217,25 @@ class ResumableFit:
                     start = None  # it may be large, and this function runs until the end of the epoch
                 if self._found is not None:
                     self._take_up(metrics=True)
-                self._seen = loop._steps_seen - loop.steps_per_execution
+                at.seen = loop._steps_seen - loop.steps_per_execution
             if first < done:
                 continue
             self._position.take_over(iterator)
-            due = self._schedule.is_due(self._batches, first == 0, self._writer.busy)
+            due = self._schedule.is_due(at.batches, first == 0, self._writer.busy)
             write = self._write(first, iterator) if due else None
-            if write is not None and self._has_length:
+            if write is not None and self._loop.has_length:
                 self._writer.start(write)
             yield first, last, iterator
             # Only now it is sure that data without a known length had this step.
-            if write is not None and not self._has_length:
+            if write is not None and not self._loop.has_length:
                 self._writer.start(write)
-            self._batches += last - first + 1
+            at.batches += last - first + 1
             self._position.taken(last - first + 1)
-        self._whole = True
+        at.whole = True
 
     def _iterator(self) -> Any:
         """What Keras's epoch iterator makes its iterators of."""
-        dataset = type(self._loop)._get_iterator(self._loop)
+        dataset = self._loop.dataset()
         self._position.note_iterator(dataset)
         return dataset
 
@@ -226,11 +246,11 @@ class ResumableFit:
             left, begun = self._found["left"], self._found["place"]["epoch"] - self._found["first"]
             self._take_up(metrics=True, complete=True)
             loop, ended = self._loop, begun - (not left["whole"])
-            self._position.leave(left, type(loop)._get_iterator(loop), loop.data_adapter, begun, ended)
-        elif self._batches:
+            self._position.leave(left, loop.dataset(), loop.iterator.data_adapter, begun, ended)
+        elif self._at.batches:
             self._writer.start(self._write(0, None))
         self._writer.finish()
-        self._has_ended = True
+        self._at.has_ended = True
 
     # States ------------------------------------------------------------------------------------------------------
 
@@ -256,31 +276,32 @@ class ResumableFit:
         """
         self._writer.finish()
         begun, written = time.monotonic(), self._writer.seconds
-        finished, seen = iterator is None, self._seen
+        at, loop = self._at, self._loop.iterator
+        finished, seen = iterator is None, at.seen
         if finished:
-            self._position.begin_epoch(self._epoch + 1 - self._first)
+            self._position.begin_epoch(at.epoch + 1 - at.first)
             # With `steps_per_epoch` Keras goes on with an iterator in the next epoch.
-            iterator = self._loop._current_iterator if self._loop.steps_per_epoch else None
-            seen = self._loop._steps_seen if iterator is not None else 0
+            iterator = loop._current_iterator if loop.steps_per_epoch else None
+            seen = loop._steps_seen if iterator is not None else 0
         arrays: list[Any] = []
         tree = encode(
             {
                 "place": {
-                    "epoch": self._epoch + finished, "step": step, "finished": finished,
+                    "epoch": at.epoch + finished, "step": step, "finished": finished,
                     "stopped": bool(self._model.stop_training), "epochs": self._arguments.get("epochs", 1),
                 },
-                "first": self._first,
-                "settings": self._settings,
-                "loop": {"batches": self._loop._num_batches, "seen": seen},
+                "first": at.first,
+                "settings": self._loop.settings,
+                "loop": {"batches": loop._num_batches, "seen": seen},
                 "data": self._position.get(iterator) if iterator is not None else self._position.between(),
-                "left": {**self._position.left(), "whole": self._whole} if finished else None,
+                "left": {**self._position.left(), "whole": at.whole} if finished else None,
                 "callbacks": self._states.get(self._all_callbacks()),
                 **self._variables.get(),
             },
             arrays,
         )
         finish = self._files.begin(tree, arrays)
-        self._schedule.saved(self._batches, time.monotonic() - begun + written)
+        self._schedule.saved(at.batches, time.monotonic() - begun + written)
         return finish
 
     def _all_callbacks(self) -> list[Any]:

@@ -22,6 +22,7 @@ from autodist_core.capture.batch_axis.states.rounds import Rounds, changing, is_
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, OfExamples, One, Rows, State, Unknown
 from autodist_core.capture.tape import graphs_of
 from autodist_core.capture.traversal import behind
+from autodist_core.step.op_types import CALLS, CASES, CONDITIONALS, LOOPS
 
 _ROUNDS = 6
 """How many times a loop's body is walked over at most."""
@@ -145,7 +146,7 @@ def asserts(operation: Any) -> bool:
     ...     [(each.type, asserts(each)) for each in graph.get_operations() if "If" in each.type]
     [('If', True), ('StatelessIf', False)]
     """
-    if operation.type not in ("If", "StatelessIf"):
+    if operation.type not in CONDITIONALS:
         return bool(operation.type == "Assert")
     return all(_is_decided_on(operation, graph, tensor) for graph in graphs_of(operation) for tensor in graph.outputs)
 
@@ -249,7 +250,5 @@ def _by_rounds(flow: Any, operation: Any, limit: Any, state: State) -> State:
 
 
 RULES: dict[str, Any] = {
-    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), call),
-    **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), branches),
-    **dict.fromkeys(("While", "StatelessWhile"), loop),
+    **dict.fromkeys(CALLS, call), **dict.fromkeys((*CONDITIONALS, *CASES), branches), **dict.fromkeys(LOOPS, loop),
 }  # fmt: skip

@@ -20,6 +20,7 @@ from autodist_core.capture.batch_axis.states.operations import SAME as UNCHANGED
 from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
 from autodist_core.capture.batch_axis.states.reduced import EXTREMES, Mixed, Size, Sum, size_in
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Distinct, One, Rows, Sizes, State
+from autodist_core.step.op_types import WITHOUT_VALUES
 
 
 def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -112,7 +113,7 @@ def _how(flow: Any, index: Any, otherwise: str) -> str:
     return GIVEN if given else otherwise
 
 
-_OF_CONSTANTS = {"Const", "Shape", "ShapeN", "Size", "ZerosLike", "OnesLike", "Fill"}
+_OF_CONSTANTS = {*WITHOUT_VALUES, "Const", "Fill"}
 _OF_FIRST = {"ExpandDims", "Reshape", "Slice", "Squeeze", "StridedSlice", "Tile", "Transpose"}
 _KEEPING = {
     *UNCHANGED, *_OF_FIRST, "Add", "AddV2", "ConcatV2", "Maximum", "Mul", "Pack", "Select", "SelectV2", "Split", "Sub",

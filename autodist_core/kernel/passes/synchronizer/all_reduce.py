@@ -53,7 +53,7 @@ class AllReduceSynchronizer(Kernel):
         for gradient in draft.step.item.gradients:
             if not owners or gradient.variable not in owners[0].variables:
                 continue
-            if gradient.key in draft.factored:
+            if gradient.key in draft.products.travelling:
                 factored.append(gradient)
                 continue
             if gradient.indices or len(owners) == 1:

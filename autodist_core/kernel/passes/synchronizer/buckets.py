@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
 import tensorflow as tf
 
 from autodist_core.kernel import packing
@@ -143,7 +142,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     started: dict[tuple[int, Team], list[str]] = {}
     for bucket in sorted(buckets, key=lambda bucket: max(stretch.load.ready for stretch in bucket)):
         lane = bucket[0].load.lane
-        count = len(_teams(draft.stands_for or draft.placement.replicas, lane.hint))
+        count = len(_teams(draft.everyone, lane.hint))
         kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
         label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
         for team in _teams(draft.placement.replicas, lane.hint):
@@ -205,7 +204,7 @@ def _part(draft: Draft, team: Team, name: str, stretch: Stretch) -> str:
     if flat not in draft.editor:
         own = [load.tensors[member.index] for member in team if load.tensors[member.index]]
         added = draft.add_up(f"{load.label}/{replica.prefix}/added", own, load.lane.dtype, replica.device)
-        _reshape(draft, replica, flat, added, (load.size,), load.lane.dtype)
+        packing.reshaped(draft, flat, added, (load.size,), load.lane.dtype, replica.device)
     if stretch.size == load.size:
         return flat
     # A slice that starts at an aligned address, as that of a large tensor does, is a view and no copy.
@@ -223,14 +222,7 @@ def _total(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
     replica = team[0]
     name = f"{load.label}/{replica.prefix}/total"
     joined = draft.join(f"{name}/joined", parts, load.lane.dtype, replica.device)
-    return _reshape(draft, replica, name, joined, load.shape, load.lane.dtype)
-
-
-def _reshape(
-    draft: Draft, replica: Replica, name: str, source: str, shape: tuple[int, ...], dtype: tf.DType
-) -> str:
-    target = draft.editor.constant(f"{name}/shape", np.array(shape, np.int32), tf.int32, replica.device)
-    return draft.editor.add("Reshape", name, [source, target], replica.device, T=dtype, Tshape=tf.int32)
+    return packing.reshaped(draft, name, joined, load.shape, load.lane.dtype, replica.device)
 
 
 def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
@@ -260,8 +252,9 @@ def instance_key(draft: Draft, number: int, keys: int = 1) -> int:
     >>> instance_key(draft, 1) - instance_key(draft, 0), instance_key(draft, 1, 8) - instance_key(draft, 0, 8)
     (1, 8)
     """
-    active = tuple(replica.index for replica in draft.stands_for) or draft.active
+    replicas, sizes = draft.slicing.of_all
+    active = tuple(replica.index for replica in replicas)
     # Gradients of which the factors travel are in no bucket: the other buckets then have other shapes.
-    text = f"{active}/{draft.all_sizes or draft.sizes}/{draft.step.digest}/{sorted(draft.factored)}/{keys}"
+    text = f"{active}/{sizes}/{draft.step.digest}/{sorted(draft.products.travelling)}/{keys}"
     start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
     return (start + number * keys) & (0x80000000 - keys)

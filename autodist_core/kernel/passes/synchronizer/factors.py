@@ -74,7 +74,7 @@ def _buckets(draft: Draft, gradients: Iterable[Gradient]) -> list[Bucket]:
 
 def _factors(draft: Draft, gradient: Gradient) -> tuple[str, str]:
     """Return the captured factors of a gradient: the inputs of the layer, and the gradients of its outputs."""
-    product = draft.gradient_products[gradient.key]
+    product = draft.products.gradients[gradient.key]
     return naming.canonical(product.left), naming.canonical(product.right)
 
 
@@ -113,7 +113,7 @@ class _Sender:
     def _known_length(self) -> int:
         """The examples of the machine that has the most of them; 0 in a graph for batches of any size."""
         draft = self.draft
-        replicas, sizes = draft.stands_for or draft.active_replicas, draft.all_sizes or draft.sizes
+        replicas, sizes = draft.slicing.of_all
         examples = Counter[str]()
         for replica, size in zip(replicas, sizes, strict=bool(sizes)):
             examples[replica.host] += size
@@ -147,7 +147,7 @@ class _Sender:
         """Return the node of the collective of a bucket, and for each factor a tensor with the rows of all machines."""
         own: dict[str, tf.TensorSpec] = {}
         for replica in self._active:
-            rows = self.draft.sizes[self.draft.active.index(replica.index)] if self.draft.sizes else None
+            rows = self.draft.slicing.size_of(replica)
             own |= {replica.copy_of(each): tf.TensorSpec((rows, width), self.dtype) for each, width in bucket.items()}
         widths = list(bucket.values())
 

@@ -43,7 +43,7 @@ def machines_of(draft: Draft) -> int:
     >>> machines_of(example_draft(AllReduce()))
     1
     """
-    return len({replica.host for replica in draft.stands_for or draft.placement.replicas})
+    return len({replica.host for replica in draft.everyone})
 
 
 def gathered(tensor: tf.Tensor, machines: int, key: int | tf.Tensor) -> tf.Tensor:
@@ -98,7 +98,7 @@ def _gathered(draft: Draft, gradients: Sequence[Gradient], machine: Sequence[Rep
     name = f"{name_of(gradients[0], owner)}/gathered"
     rows = [_own(draft, gradient, machine, owner) for gradient in gradients]
     vectors = packing.packed_rows(draft, f"{name}/packed", rows, (values, indices), lead.host)
-    busy = len({replica.host for replica in draft.stands_for or draft.active_replicas})
+    busy = len({replica.host for replica in draft.slicing.of_all[0]})
     keys = [instance_key(draft, draft.collectives + number, KEYS) for number in range(3)]
     specs = {vectors.values: tf.TensorSpec((None,), values), vectors.indices: tf.TensorSpec((None,), indices)}
 
