@@ -24,6 +24,7 @@ from autodist_keras import checks
 from autodist_keras.callbacks.resume import resumable
 from autodist_keras.capture.hooks import undone_if_refused
 from autodist_keras.distribution import understood
+from autodist_keras.huge_files import huge_values_on_disk
 from autodist_keras.keras_methods import Forwarding, FromConfig, call_keras, keras_loop, shown_as_keras, wrap_again
 from autodist_keras.reports import model_plan
 from autodist_keras.reports.explain import LastFit, explain
@@ -200,6 +201,19 @@ class DistributedModel(Forwarding):
         ...     dm.predict_on_batch(np.array([[1.0], [2.0]])).tolist()
         [[1.0], [2.0]]
         """
+
+    @shown_as_keras
+    def load_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Run Keras's `load_weights`. A huge variable of a model without values goes from the file to the machines.
+
+        >>> import tempfile
+        >>> dm = DistributedModel(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dm.save_weights(f"{folder}/model.weights.h5")
+        ...     dm.load_weights(f"{folder}/model.weights.h5")
+        """
+        with huge_values_on_disk():
+            self._call_model("load_weights", *args, **kwargs)
 
     @contextmanager
     def one_call(self) -> Iterator[None]:

@@ -44,6 +44,7 @@ LOOPS = "running distributed steps in Keras's own loops"
 GET_MASK = Seam("keras.src.backend.common.masking", "get_keras_mask", LOSSES)
 SET_MASK = Seam("keras.src.backend.common.masking", "set_keras_mask", LOSSES)
 GLOBAL_ATTRIBUTE = Seam("keras.src.backend.common.global_state", "get_global_attribute", RESUME)
+H5_STORE = Seam("keras.src.saving.saving_lib", "H5IOStore", "loading values that are larger than the memory")
 EPOCH_ITERATOR = Seam("keras.src.backend.tensorflow.trainer", "TFEpochIterator", KEPT)
 
 # Checked by the code that relies on them.

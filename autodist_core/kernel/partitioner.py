@@ -75,7 +75,7 @@ class VariablePartitioner:
         if any(variable.part_of for variable in item.variables) or known.isdisjoint(ours):
             return item
         if item not in self._made:
-            gathered = frozenset(name for name in self.looked_up if self.plans[name].is_gathered)
+            gathered = {name: self.plans[name].again_within for name in self.looked_up if self.plans[name].is_gathered}
             timed = gathered_when_used(item, gathered)
             self._made[item] = SplitRewrite(self.plans, self.members, self.looked_up, timed).run()
         return self._made[item]

@@ -9,20 +9,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PSSynchronizer(_message.Message):
-    __slots__ = ("reduction_destination", "local_replication", "sync", "staleness", "reduction_destinations", "gathered")
+    __slots__ = ("reduction_destination", "local_replication", "sync", "staleness", "reduction_destinations", "gathered", "again_within")
     REDUCTION_DESTINATION_FIELD_NUMBER: _ClassVar[int]
     LOCAL_REPLICATION_FIELD_NUMBER: _ClassVar[int]
     SYNC_FIELD_NUMBER: _ClassVar[int]
     STALENESS_FIELD_NUMBER: _ClassVar[int]
     REDUCTION_DESTINATIONS_FIELD_NUMBER: _ClassVar[int]
     GATHERED_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_WITHIN_FIELD_NUMBER: _ClassVar[int]
     reduction_destination: str
     local_replication: bool
     sync: bool
     staleness: int
     reduction_destinations: _containers.RepeatedScalarFieldContainer[str]
     gathered: bool
-    def __init__(self, reduction_destination: _Optional[str] = ..., local_replication: bool = ..., sync: bool = ..., staleness: _Optional[int] = ..., reduction_destinations: _Optional[_Iterable[str]] = ..., gathered: bool = ...) -> None: ...
+    again_within: int
+    def __init__(self, reduction_destination: _Optional[str] = ..., local_replication: bool = ..., sync: bool = ..., staleness: _Optional[int] = ..., reduction_destinations: _Optional[_Iterable[str]] = ..., gathered: bool = ..., again_within: _Optional[int] = ...) -> None: ...
 
 class AllReduceSynchronizer(_message.Message):
     __slots__ = ("spec", "compressor", "group", "chunk_size", "power_sgd_rank", "bucket_bytes", "wire_dtype", "factor_rows")

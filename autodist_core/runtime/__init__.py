@@ -8,11 +8,12 @@ from autodist_core.runtime.batch_slices import slices
 from autodist_core.runtime.composites import COMPOSITE, arrays_of, component_specs, kind_of, spec_of
 from autodist_core.runtime.data_pipelines import DataPipeline, DrawnBatch, DrawnRows, Follower, is_by_file, travelling
 from autodist_core.runtime.kept_arrays import KEPT_VARIABLE, SMALL_GRAPH, KeptArrays, kept_limit
+from autodist_core.runtime.recovery.on_disk import HUGE_BYTES, fill, is_huge, room
 from autodist_core.runtime.sent_arrays import bytes_of
 from autodist_core.runtime.timings import Timings
 
 __all__ = [
-    "COMPOSITE", "KEPT_VARIABLE", "SMALL_GRAPH", "DataPipeline", "DrawnBatch", "DrawnRows", "Follower", "KeptArrays",
-    "Timings", "arrays_of", "bytes_of", "component_specs", "is_by_file", "kept_limit", "kind_of", "same_bits", "slices",
-    "spec_of", "travelling",
+    "COMPOSITE", "HUGE_BYTES", "KEPT_VARIABLE", "SMALL_GRAPH", "DataPipeline", "DrawnBatch", "DrawnRows", "Follower",
+    "KeptArrays", "Timings", "arrays_of", "bytes_of", "component_specs", "fill", "is_by_file", "is_huge", "kept_limit",
+    "kind_of", "room", "same_bits", "slices", "spec_of", "travelling",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 
 _BYTES = 64
 """TensorFlow takes memory over whose address is a multiple of this."""
+_AT_A_TIME = 1 << 22
 
 
 def aligned_copy(value: np.ndarray) -> np.ndarray:
@@ -47,7 +48,12 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
         return False
     if one.dtype.hasobject:
         return one.tobytes() == other.tobytes()
-    return bool(np.array_equal(_words(one), _words(other)))
+    words, of_other = _words(one), _words(other)
+    # A comparison of all at once would need memory for each word.
+    return all(
+        np.array_equal(words[start : start + _AT_A_TIME], of_other[start : start + _AT_A_TIME])
+        for start in range(0, max(1, words.size), _AT_A_TIME)
+    )
 
 
 def _words(array: np.ndarray) -> np.ndarray:

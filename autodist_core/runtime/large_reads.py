@@ -38,6 +38,7 @@ import tensorflow as tf
 from autodist_core.cluster.agents.in_parallel import run_in_parallel
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel.placement.placement import Copy
+from autodist_core.runtime.recovery.on_disk import fill, room
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.grouping import grouped
 
@@ -101,10 +102,10 @@ class LargeReads:
     def _read(self, wanted: _Wanted) -> dict[str, np.ndarray]:
         found, parts, joins = {}, deque[_Part](), []
         for name, (variable, sources) in wanted.items():
-            found[name] = np.empty(variable.shape, tf.as_dtype(variable.dtype).as_numpy_dtype)
+            found[name] = room(variable.shape, np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype))
             for source, copy in sources:
                 target = source.entries_of(found[name])
-                memory = target if target.flags.c_contiguous else np.empty_like(target, order="C")
+                memory = target if target.flags.c_contiguous else room(target.shape, target.dtype)
                 if memory is not target:
                     joins.append((target, memory))
                 parts += self._parts(copy, memory.reshape(-1))
@@ -167,7 +168,7 @@ def _fetch_all(parts: deque[_Part]) -> None:
         try:
             while True:
                 reader, begin, target = parts.popleft()
-                target[:] = reader.call(reader.number, begin, target.size // reader.unit)
+                fill(target, reader.call(reader.number, begin, target.size // reader.unit))
         except IndexError:
             return  # Another thread took the last part.
         except BaseException:

@@ -23,13 +23,13 @@ from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, handle_of
+from autodist_core.runtime.recovery.on_disk import fill, room
 from autodist_core.step.graph_item import Variable
 
 MESSAGE_BYTES = 1 << 26
 """The bytes of small variables in one message. TensorFlow copies each message, in the program and on the machines."""
-PIECE_BYTES = 1 << 28
-"""The bytes of one piece of a variable. TensorFlow gives memory back to the system in blocks of more than 32 MiB only,
-so variables are not cut without need."""
+PIECE_BYTES = 1 << 26
+"""The bytes of one piece of a variable. Memory is given back to the system in blocks of more than 32 MiB only."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,7 @@ def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
 
 _OF_A_COPY: dict[str, Callable[[Variable, Any], Any]] = {
     # A variable that is written by its rows exists before.
-    "make": lambda part, handle: tf.raw_ops.AssignVariableOp(
-        resource=handle, value=tf.zeros(part.shape, tf.as_dtype(part.dtype))
-    ),
+    "make": lambda part, handle: tf.raw_ops.AssignVariableOp(resource=handle, value=_any_values(part, handle)),
     # Steps then read every copy in place: after a write of some rows, each read copies all rows.
     "end": lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle),
     "forget": lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle),
@@ -170,13 +168,16 @@ class Transfers:
         self._prepare(("read", message) for message in sent)
         if large:
             yield from self._large.read_each(large)
-        parts: list[np.ndarray] = []
+        value: Any = None
         for message in sent:
             for piece, array in zip(message, self._run("read", message), strict=True):
-                parts.append(array)
+                if piece.stop is None:
+                    value = array
+                else:
+                    value = room(piece.variable.shape, array.dtype) if piece.start == 0 else value
+                    fill(value[piece.start : piece.stop], array)
                 if piece.is_last:
-                    yield piece.variable.name, parts[0] if len(parts) == 1 else np.concatenate(parts)
-                    parts = []
+                    yield piece.variable.name, value
 
     def _prepare(self, found: Iterable[tuple[str, Sequence[Piece]]]) -> None:
         """Make the operations of all pieces before the first message. TensorFlow reloads a graph that has grown."""
@@ -286,6 +287,14 @@ class Transfers:
                 found.append(_rows(source, copy, start, stop))
             with tf.device(self._placement.tasks.chief):
                 return found[0] if len(found) == 1 else tf.concat(found, axis=sources[0][0].axis)
+
+
+def _any_values(part: Variable, handle: Any) -> Any:
+    """Values that are no constant: TensorFlow folds constants into one, and keeps it as long as the graph."""
+    dtype = tf.as_dtype(part.dtype)
+    if part.dtype.startswith((*WITHOUT_KERNELS, "str")):
+        return tf.zeros(part.shape, dtype)
+    return tf.fill(part.shape, tf.cast(tf.raw_ops.VarIsInitializedOp(resource=handle), dtype))
 
 
 def _chain(

@@ -154,6 +154,8 @@ class _Checker:
                 f"{whose} is gathered, which is for the shards of a variable whose replicas keep in step and have no "
                 "copies. Split it with partitioner, set sync=True, and leave staleness and local_replication out."
             )
+        if ps.again_within < 0 or (ps.again_within and not ps.gathered):
+            yield f"{whose} has again_within={ps.again_within}: it is 0 or more, and 0 unless gathered is set."
         for name in dict.fromkeys(places):
             yield from self.destination(f"{whose}: reduction destination '{name}'", name)
         try:

@@ -68,7 +68,7 @@ class VariablePlan:
         synchronizer = self.synchronizer
         if isinstance(synchronizer, PSPlan):
             place = min(synchronizer.destinations, key=lambda name: held.get(name, 0))
-            synchronizer = replace(synchronizer, destinations=(place,), gathered=False)
+            synchronizer = replace(synchronizer, destinations=(place,), gathered=False, again_within=0)
         return VariablePlan(self.variable, synchronizer, note=self.note)
 
     @property
@@ -78,10 +78,18 @@ class VariablePlan:
         return bool(used) and all(isinstance(each, PSPlan) and each.gathered for each in used)
 
     @property
+    def again_within(self) -> int:
+        """For how many further uses a replica keeps the gathered value."""
+        used = (shard.synchronizer for shard in self.shards)
+        return min((each.again_within for each in used if isinstance(each, PSPlan)), default=0)
+
+    @property
     def with_mirrors(self) -> VariablePlan:
         """The same plan of a variable that is gathered, but with mirrors on the replicas."""
         def kept(synchronizer: Synchronizer) -> Synchronizer:
-            return replace(synchronizer, gathered=False) if isinstance(synchronizer, PSPlan) else synchronizer
+            if isinstance(synchronizer, PSPlan):
+                return replace(synchronizer, gathered=False, again_within=0)
+            return synchronizer
 
         shards = tuple(replace(shard, synchronizer=kept(shard.synchronizer)) for shard in self.shards)
         return replace(self, synchronizer=kept(self.synchronizer), shards=shards)

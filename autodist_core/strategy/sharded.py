@@ -39,21 +39,27 @@ class Sharded(StrategyBuilder):
         gathered.
     """
 
-    weights: str = "kept"
+    weights: str | int = "kept"
     """``kept``: every replica has a mirror of all weights. ``gathered``: weights in parts have none, and each replica
-    gathers them when it uses them, in the forward and in the backward pass."""
+    gathers them when it uses them, in the forward and in the backward pass. A number is like ``gathered``, but a
+    replica keeps the weights that it uses again within so many uses of others: those of the last layers, of which half
+    as many are kept."""
     whole_bytes: int = 4096
     """Variables of at most so many bytes stay whole. They are spread over the replicas."""
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be carried out."""
-        check_choice("Sharded", "weights", self.weights, ["kept", "gathered"])
+        if isinstance(self.weights, str):
+            check_choice("Sharded", "weights", self.weights, ["kept", "gathered"])
+        else:
+            check_integer("Sharded", "weights", self.weights, 1)
         check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
         owners = replica_devices(resource_spec)
-        nodes = spread(graph_item, PSOptions(), owners, partial(self._cut, len(owners)), self.weights == "gathered")
+        gathered, again_within = self.weights != "kept", self.weights if isinstance(self.weights, int) else 0
+        nodes = spread(graph_item, PSOptions(), owners, partial(self._cut, len(owners)), gathered, again_within)
         whole, notes = sum(not node.part_config for node in nodes), []
         if whole and len(owners) > 1:
             notes.append(

@@ -184,7 +184,7 @@ def _read(message: strategy_pb2.Strategy.Node) -> Node:
     contradiction = ""
     if kind == "PSSynchronizer":
         places = tuple(ps.reduction_destinations) or tuple(filter(None, [ps.reduction_destination]))
-        said = PSPlan(places, ps.local_replication, ps.sync, ps.staleness, ps.gathered)
+        said = PSPlan(places, ps.local_replication, ps.sync, ps.staleness, ps.gathered, ps.again_within)
         if ps.reduction_destination and places != (ps.reduction_destination,):
             contradiction = (
                 f"has reduction_destination '{ps.reduction_destination}' and other reduction_destinations "

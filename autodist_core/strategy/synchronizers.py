@@ -42,9 +42,11 @@ class PSPlan:
     staleness: int = 0
     gathered: bool = False
     """Whether replicas have no mirror of the variable: they gather it from its shards for each use."""
+    again_within: int = 0
+    """For how many further uses a replica keeps a gathered value. A use among these does not gather it again."""
 
     def __str__(self) -> str:
-        changed = _changed(self, "local_replication", "sync", "staleness", "gathered")
+        changed = _changed(self, "local_replication", "sync", "staleness", "gathered", "again_within")
         return f"ps({', '.join([*self.destinations, *changed])})"
 
 

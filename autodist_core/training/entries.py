@@ -73,6 +73,15 @@ class Entry:
         with tf.init_scope():
             return np.asarray(make(), self.tf_variable.dtype.as_numpy_dtype)
 
+    def fits(self, value: Any) -> bool:
+        """Whether the variable may get this value, which another function than TensorFlow's would convert.
+
+        >>> Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0])).fits(np.ones(2))
+        True
+        """
+        known = isinstance(value, np.ndarray | tf.Tensor) and self.tf_variable.dtype != tf.string
+        return known and tuple(value.shape) == self.spec.shape
+
     def free(self) -> None:
         """Free the memory of the variable, whose shape stays what it is. It has no value until `write`.
 

@@ -13,12 +13,14 @@ or when a session is about to get it. The session keeps large values on disk, so
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from autodist_core.log import log
+from autodist_core.runtime.recovery.on_disk import OnDisk, array_of
 from autodist_core.seams.table import WITHOUT_VALUE
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry
@@ -64,6 +66,10 @@ def wait_again(entry: Entry | None) -> None:
         wait_for(entry, make)
 
 
+_ON_DISK = OnDisk()
+"""The values that were assigned to variables without one."""
+
+
 class _Waiting(Watcher):
     """Makes the value when somebody looks. A state that watches the variable takes its place."""
 
@@ -81,7 +87,15 @@ class _Waiting(Watcher):
 
     def copy_of(self, entry: Entry) -> np.ndarray | None:
         value = entry.first_value() if self._copies else None
-        return None if value is None else np.array(value)
+        return None if value is None else np.require(value, requirements="W")
+
+    def takes(self, entry: Entry, value: Any) -> bool:
+        if not entry.fits(value):
+            return False
+        kept = _ON_DISK.keep(np.asarray(value, entry.tf_variable.dtype.as_numpy_dtype))
+        with self._lock:
+            entry.tf_variable.make_first_value, self._copies = partial(array_of, kept), True
+        return True
 
     def iterated(self, entry: Entry, iterator: Any) -> None:
         self.looked_at(entry)

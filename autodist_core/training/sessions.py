@@ -9,7 +9,7 @@ machines it is a `RecoveringSession`, which asks for the machines again when a n
 >>> other = two.changed(replace(two.settings, strategy="AllReduce"))
 >>> other.fleet is two.fleet
 True
->>> session = two.open(two.placement_without_training)
+>>> session = two.open(lambda: two.placement_without_training(GraphItem(())))
 >>> [replica.name for replica in session.placement.replicas]
 ['localhost:CPU:0', 'localhost:CPU:1']
 >>> session.close()
@@ -138,8 +138,13 @@ class Sessions:
         """The placement of a training."""
         return place(item, strategy, self.settings.share_memory, self._tasks)
 
-    def placement_without_training(self) -> Placement:
-        """The placement of a session that only evaluates and predicts."""
+    def placement_without_training(self, item: GraphItem) -> Placement:
+        """The placement of a session that only evaluates and predicts: of a step like this, if weights are gathered."""
+        if not self.settings.strategy.reads_steps:
+            weights = tuple(replace(each, trainable=each.kind == "model") for each in item.variables)
+            strategy = self.compile_strategy(replace(item, variables=weights))
+            if any(plan.is_gathered for plan in strategy.variables):
+                return self.placement(item, strategy)
         return inference(replicas(self.settings.resource_spec), self._tasks)
 
     def _restart(self, error: NodeLostError) -> None:

@@ -5,9 +5,9 @@ It stands between a front's step functions and the session: a step function call
 calls `end_step` and `after_step`.
 
 While a model trains, the session has the newer values. The memory of a variable is freed meanwhile, if the session
-keeps its last safe value on disk. A variable gets its current value before somebody sees it; `numpy()`, which returns a
-copy, gets it from the session instead. A changed variable is loaded into the session before the next step. A variable
-that nobody sees is not moved. `watching.py` reports the looks. `life.Life` names the states of a variable, and
+keeps its last safe value on disk. A variable gets its current value before somebody sees it; `numpy()` and `assign` go
+to the session instead. A changed variable is loaded into the session before the next step. A variable that nobody sees
+is not moved. `watching.py` reports the looks. `life.Life` names the states of a variable, and
 `life.TRANSITIONS` the events that lead from one state to another.
 
 On one machine, a variable of the model may be a copy of the session itself, its **home** (`homes.py`): then it is never
@@ -16,14 +16,12 @@ behind. If it is the only copy, it is not watched. If there are others, these fo
 Sessions may share variables. A session that was used last has the newer values, and brings them to the variables before
 another one runs a step.
 
-Between two calls nothing is watched, and the machine of the program has large values once: `Session.rest` frees the
-session's copies there before values come home. `release` keeps the memory of each value that the model got from the
-session. As long as it is kept, TensorFlow gives a variable that changes other memory. So `resume` finds the variables
-that nobody has changed without comparing their values, and these are not loaded again, unless replicas are loose.
+Between two calls nothing is watched, and `Session.rest` frees the session's copies on the program's machine before
+values come home. `release` keeps the memory of each value that came. TensorFlow then gives a variable that changes
+other memory, so `resume` finds the unchanged variables, which are not loaded again unless replicas are loose.
 
-Any thread may look. One thread at a time uses the session. Another thread waits for the end of the current step. If the
-step takes long, or waits for that thread, the thread sees the value that the model has, and the model gets the current
-value when the step ends. A value that the thread writes counts from the next step on.
+Any thread may look. Another thread than the one that trains waits for the end of the current step, but not for long:
+then it sees the value that the model has. A value that it writes counts from the next step on.
 """
 
 import threading
@@ -51,7 +49,7 @@ _CHANGED, _CURRENT, _STALE = Moment(Life.CHANGED), Moment(Life.CURRENT), Moment(
 
 
 class TrainingState:
-    """Keeps the model's variables and the session's equal, and moves only variables that somebody saw or changed.
+    """Keeps the model's variables and the session's equal, and moves only those that somebody saw or changed.
 
     >>> import tensorflow as tf
     >>> from autodist_core.runtime.example import example_batch, example_session
@@ -100,15 +98,12 @@ class TrainingState:
         with defer_interrupt():
             for entry in entries:
                 name, tie = entry.spec.name, self.session.tie(entry.spec.name)
-                if tie is Tie.APART and name not in self._entries:
-                    self._entries[name] = entry
-                    self._attach(entry)
-                    continue
                 if tie is not Tie.APART and (first := entry.first_value()) is not None:
                     entry.write(first)
                     stop_waiting(entry)
-                if tie is Tie.HOME and name not in self._homes:
-                    self._homes.entries[name] = entry
+                ours = {Tie.APART: self._entries, Tie.HOME: self._homes.entries}.get(tie, {name: entry})
+                if name not in ours:
+                    ours[name] = entry
                     self._attach(entry)
 
     def resume(self) -> None:
@@ -124,21 +119,18 @@ class TrainingState:
         self._thread = threading.get_ident()
 
     def _attach(self, entry: Entry) -> None:
-        if entry.spec.name in self._homes:
-            self._homes.may_change(entry.spec.name)
+        name, subscription = entry.spec.name, Subscription(self, entry)
+        if is_home := name in self._homes:
+            self._homes.may_change(name)
         else:
-            self._moments[entry.spec.name] = _CHANGED
-        subscription = Subscription(self, entry)
+            self._moments[name] = _CHANGED
         watch(subscription)
-        self._watched[entry.spec.name] = subscription
-        if entry.spec.name in self._homes:
-            return
-        left = self._left.pop(entry.spec.name, None)
+        self._watched[name] = subscription
+        left = None if is_home else self._left.pop(name, None)
         with self._value_lock:
             # Another thread may have looked by now.
-            unseen = self._moments[entry.spec.name] is _CHANGED
-            if unseen and left is not None and same_memory(left, entry.view()):
-                self._moments[entry.spec.name] = _CURRENT
+            if left is not None and self._moments[name] is _CHANGED and same_memory(left, entry.view()):
+                self._moments[name] = _CURRENT
 
     def covered(self, entry: Entry) -> None:
         """Note that another session's state is told of looks at this variable from now on."""
@@ -242,13 +234,23 @@ class TrainingState:
 
     def copy_of(self, entry: Entry) -> np.ndarray | None:
         """A copy of a variable's value, which stays freed, for the thread that trains; None if it must look."""
-        name = entry.spec.name
-        if self._stepping or name not in self._freed or threading.get_ident() != self._thread:
+        if not self._does_without(name := entry.spec.name):
             return None
         with self._session_lock, self._value_lock:
-            if self._compare(name).life is not Life.STALE:
-                return None
-            return np.require(self.session.read([name])[name], requirements="W")
+            stale = self._compare(name).life is Life.STALE
+            return np.require(self.session.read([name])[name], requirements="W") if stale else None
+
+    def takes(self, entry: Entry, value: Any) -> bool:
+        """Give the session a value that the thread that trains assigns to a freed variable, which stays freed."""
+        if not self._does_without(name := entry.spec.name) or not entry.fits(value):
+            return False
+        with self._session_lock, self._value_lock:
+            if stale := self._compare(name).life is Life.STALE:
+                self.session.load({name: np.asarray(value, entry.tf_variable.dtype.as_numpy_dtype)})
+            return stale
+
+    def _does_without(self, name: str) -> bool:
+        return not self._stepping and name in self._freed and threading.get_ident() == self._thread
 
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
@@ -344,9 +346,8 @@ class TrainingState:
     def release(self) -> None:
         """Stop watching. The variables are instances of their own classes again."""
         with defer_interrupt(), self._session_lock, self._value_lock:
-            # While they are still watched: who writes from here on changes the memory. Loose replicas that were
-            # interrupted may still update the session after its values were read, so their session is loaded again.
-            # A view of a large variable would keep its memory when it changes. The session compares its value instead.
+            # While they are still watched: who writes from here on changes the memory. Interrupted loose replicas may
+            # still update the session. A view of a large variable would keep its memory: the session compares values.
             together = self.session.placement.loose is None
             self._left = {
                 name: self._entries[name].view() for name, moment in self._moments.items()

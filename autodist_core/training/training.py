@@ -190,7 +190,7 @@ class Training:
         if updates(item) and not self._has_place_for(item):
             self._begin((*self._running.items, item))
         elif self.state is None:
-            session = self._sessions.open(self._sessions.placement_without_training)
+            session = self._sessions.open(lambda: self._sessions.placement_without_training(item))
             self._running = replace(self._running, state=TrainingState(session, self._stays_away))
         assert self.state is not None
         return self.state

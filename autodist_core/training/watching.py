@@ -46,6 +46,9 @@ class Watcher(Protocol):
     def copy_of(self, entry: Entry) -> np.ndarray | None:
         """A copy of the variable's value without a look; None if there must be one."""
 
+    def takes(self, entry: Entry, value: Any) -> bool:
+        """Take a value that somebody assigns, without giving the variable memory; False if the variable gets it."""
+
     def covered(self, entry: Entry) -> None:
         """Note that another watcher is told of looks at the variable from now on."""
 
@@ -211,14 +214,21 @@ def _watched(base: Any) -> Any:
         _looked_at_by_c(vars(self)["_handle"])
         return vars(self)["_handle"]
 
+    def last_of(self: Any) -> list[Subscription]:
+        return _subscriptions.get(id(vars(self)["_handle"]), [])[-1:] if tf.executing_eagerly() else []
+
+    # Who takes a copy, such as the writer of a file, or assigns a value, needs no memory of the variable itself.
     def numpy(self: Any) -> Any:
-        # Who takes a copy, such as the writer of a file, needs no memory of the variable itself.
-        subscriptions = _subscriptions.get(id(vars(self)["_handle"]), ()) if tf.executing_eagerly() else ()
-        found = [each.watcher.copy_of(each.entry) for each in subscriptions[-1:]]
+        found = [each.watcher.copy_of(each.entry) for each in last_of(self)]
         return base.numpy(self) if not found or found[0] is None else found[0]
 
+    def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(each.watcher.takes(each.entry, value) for each in last_of(self)):
+            return self
+        return base.assign(self, value, *args, **kwargs)
+
     return type(base)(base.__name__, (base,), {
-        "handle": property(handle), "_handle": property(handle_for_c), "numpy": numpy,
+        "handle": property(handle), "_handle": property(handle_for_c), "numpy": numpy, "assign": assign,
         "device": property(lambda self: vars(self)["_handle"].device),  # an optimizer asks for it, and for no value
         "__module__": base.__module__, "__qualname__": base.__qualname__,
     })

@@ -20,8 +20,11 @@ from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 
+from autodist_core.runtime import is_huge
 from autodist_core.training import without_value
+from autodist_keras.capture.first_parts import first_value
 from autodist_keras.seams import GLOBAL_ATTRIBUTE
 
 _ONLY_MAKE_VARIABLES = (
@@ -104,13 +107,29 @@ def without_values() -> Iterator[None]:
         with keras.StatelessScope(initialize_variables=False) as scope:
             yield
         for variable in waiting[before:]:
-            shape, make = tuple(variable.shape), partial(variable._initializer, variable.shape, dtype=variable.dtype)
+            shape = tuple(variable.shape)
+            make = partial(first_value, variable._initializer, shape, variable.dtype)
             options = {"trainable": variable.trainable, "name": variable.name}
             variable._initialize(without_value(shape, variable.dtype, make, **options))
+            variable.__array__, variable.assign = partial(_copied, variable), partial(_assigned, variable)
             if (value := scope.get_current_value(variable)) is not None:
                 variable.assign(value)  # was assigned in the block, as by `load_weights`
     finally:
         del waiting[before:]
+
+
+def _copied(variable: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    """What NumPy asks for, as Keras's writers of files do. A copy of it would take memory."""
+    del copy
+    return np.asarray(variable.value.numpy(), dtype)
+
+
+def _assigned(variable: Any, value: Any) -> Any:
+    """What Keras's readers of files call. A tensor of a huge value would take memory."""
+    if not is_huge(value) or value.shape != tuple(variable.shape):
+        return type(variable).assign(variable, value)
+    variable.value.assign(value)
+    return value
 
 
 def has_values(variables: object) -> bool:

@@ -1,14 +1,20 @@
 """The memory of the program while machines train, and when it has the state again."""
 
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.runtime import transfers
+from autodist_core.runtime.recovery import on_disk
 from autodist_core.runtime.recovery.on_disk import OnDisk
-from autodist_keras import DistributedModel, without_values
+from autodist_core.strategy import Sharded
+from autodist_keras import DistributedModel, huge_files, without_values
+from autodist_keras.capture import first_parts
 from tests.cluster.over_hosts import nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, in_order, state_in_order
@@ -101,4 +107,74 @@ def test_the_state_of_a_model_without_values_stays_on_the_machines(network, monk
     model.fit(x, y, **OPTIONS)
     assert_same(*map(state_in_order, (alone, model)))
     assert held(model) >= STATE
+    assert nothing_left(network) == []
+
+
+ROWS = 1 << 17
+HUGE = 8 * ROWS * 128
+
+
+def table(scope, rows=ROWS):
+    keras.utils.set_random_seed(3)
+    with scope:
+        model = keras.Sequential([
+            keras.Input((3,), dtype="int32"), keras.layers.Embedding(rows, 128), keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ])
+    model.compile(keras.optimizers.SGD(0.5), "mse", jit_compile=False)
+    return model
+
+
+@contextmanager
+def growth_of_memory():
+    """The most bytes by which the memory of this process grows in a block, without the pages of files."""
+    ended, found = threading.Event(), []
+
+    def used():
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+    def watch():
+        while not ended.wait(0.005):
+            found.append(used() - before)
+
+    before, watcher = used(), threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def test_a_huge_table_is_never_whole_in_the_program(network, monkeypatch, tmp_path):
+    for module in (on_disk, first_parts, huge_files):
+        monkeypatch.setattr(module, "HUGE_BYTES", HUGE)
+    monkeypatch.setattr(first_parts, "_PART", 1 << 17)
+    monkeypatch.setattr(huge_files, "_PART_BYTES", 1 << 20)
+    for name in ("PIECE_BYTES", "MESSAGE_BYTES"):
+        monkeypatch.setattr(transfers, name, 1 << 20)
+    random, file = np.random.default_rng(3), str(tmp_path / "huge.weights.h5")
+    x, y = random.integers(0, ROWS, (8, 3)), random.normal(size=(8, 1))
+    alone = table(nullcontext())
+    alone.fit(x, y, **OPTIONS)
+    with DistributedModel(table(nullcontext(), rows=2), network.pair(), "PartitionedPS") as dm:
+        dm.fit(x % 2, y, **OPTIONS)  # what TensorFlow itself needs is not measured
+    with DistributedModel(table(without_values()), network.pair(), "PartitionedPS") as dm:
+        with growth_of_memory() as found:
+            dm.fit(x, y, **OPTIONS)
+            dm.save_weights(file)
+            dm.load_weights(file)  # each value goes to the machines
+            dm.fit(x, y, **OPTIONS)
+        assert len(found) > 10 and max(found) < 0.7 * HUGE
+        alone.fit(x, y, **OPTIONS)
+        assert_same(*map(state_in_order, (alone, dm.model)))
+    with DistributedModel(table(without_values()), network.pair(), Sharded(weights="gathered")) as dm:
+        with growth_of_memory() as found:
+            dm.load_weights(file)
+        assert max(found, default=0) < 0.3 * HUGE
+        read = table(nullcontext())
+        read.load_weights(file)
+        assert dm.evaluate(x, y, verbose=0) == pytest.approx(read.evaluate(x, y, verbose=0), rel=1e-12)
+        np.testing.assert_array_equal(dm.model.weights[0].numpy(), read.weights[0].numpy())
     assert nothing_left(network) == []

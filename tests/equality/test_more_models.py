@@ -243,3 +243,8 @@ CASES = {model.name: model for model in (*PLAIN, *TWICE, *MODELS.values()) if mo
 )
 def test_gathered_weights_equal_those_of_one_device(name: str, optimizer: str, replicas: int):
     assert_equal_training(CASES[name], optimizer=optimizer, strategy="Gathered", replicas=replicas)
+
+
+@pytest.mark.parametrize("name", ["dense", "lstm", "adversarial", "attention", "tied_table", "own_gradients"])
+def test_weights_that_are_kept_for_some_uses_equal_those_of_one_device(name: str):
+    assert_equal_training(CASES[name], optimizer="adam", strategy="KeptForSome", replicas=2)

@@ -4,6 +4,7 @@ from functools import cache
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.python.grappler import tf_optimizer
 
@@ -56,6 +57,12 @@ def test_each_use_has_a_gather_which_begins_when_the_use_two_before_has_ended():
         for read in reads:
             waits = ancestors(graph.node, read)
             assert uses[before] in waits and uses[one] not in waits
+
+
+@pytest.mark.parametrize("within, gathers", [(1, 8), (2, 7), (4, 6), (100, LAYERS)])
+def test_a_weight_that_is_used_again_soon_enough_is_gathered_once(within, gathers):
+    graph = build(_item(), placed(_item(), Sharded(weights=within))).graph_def
+    assert len({gather for gather, _ in _gathers(graph.node)}) == gathers
 
 
 def test_each_gradient_waits_for_the_sum_of_the_one_two_before():
@@ -129,6 +136,16 @@ def test_a_gradient_after_an_update_is_of_the_weights_before_it():
     placement = placed(item, Sharded(weights="gathered", whole_bytes=0), machine(cpus=2))
     assert "second" in placement.partitioner.looked_up
     assert_same(expected, train(item, placement, values, batches))
+
+
+def test_weights_are_gathered_before_any_training_too():
+    reference = MORE["tied"]
+    model, data = compiled(reference), reference.data()
+    with distributed(model, strategy=Sharded(weights="gathered", whole_bytes=0)) as front:
+        found = front.evaluate(data.x, data.y, batch_size=6, verbose=0)
+        gathered = front._driver.training.state.session.placement.partitioner.looked_up
+        assert gathered == {each.path for each in model.weights} - {"out/bias"}  # which has one entry
+        assert found == pytest.approx(model.evaluate(data.x, data.y, batch_size=6, verbose=0), rel=1e-12)
 
 
 def test_the_plan_says_which_variables_keep_their_mirrors():

@@ -142,6 +142,7 @@ def test_wrong_arguments_have_their_messages():
         lambda: PS(staleness=3, sync=False),
         lambda: PSLoadBalancing(staleness=-1),
         lambda: Sharded(weights="gather"),
+        lambda: Sharded(weights=0),
         lambda: Sharded(whole_bytes=-1),
         lambda: UnevenPartitionedPS(staleness=True),
         lambda: PS(sync="yes"),

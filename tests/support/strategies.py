@@ -105,7 +105,11 @@ BUILDERS = {
     "RandomAxisPartitionAR": RandomAxisPartitionAR, "Sharded": partial(Sharded, whole_bytes=0),
 }  # fmt: skip
 GATHERED = Sharded(weights="gathered", whole_bytes=0)
-HAND_WRITTEN = {"Gathered": lambda: GATHERED, "Alternating": Alternating, "Mixed": Mixed, "EveryAxis": EveryAxis}
+KEPT_FOR_SOME = Sharded(weights=3, whole_bytes=0)
+HAND_WRITTEN = {
+    "Gathered": lambda: GATHERED, "KeptForSome": lambda: KEPT_FOR_SOME, "Alternating": Alternating, "Mixed": Mixed,
+    "EveryAxis": EveryAxis,
+}  # fmt: skip
 
 
 def strategy_named(name: str | StrategyBuilder | None) -> StrategyBuilder | None:

@@ -71,7 +71,8 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
     [True, True, False]
     """
     found = memories(strategy, share_memory)
-    if not item.gradients or (len(found) > 1 and set(found) == {0}):
+    gathered = any(plan.is_gathered for plan in strategy.variables)
+    if not (item.gradients or gathered) or (len(found) > 1 and set(found) == {0}):
         # With one memory, a variable has one copy and one update: no variable is split.
         return Arrangement(strategy, found, VariablePartitioner())
     if len(set(found)) < len(found) and _compute_writes_what_updates_write(item):

@@ -59,10 +59,12 @@ def place(
     step, parts = StepIndex.of(split), _parts(split)
     plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
     plans |= _plans_of_parts(split, partitioner)
-    family = {name: name for name in step.trained} | slots(step)
+    # A step without training trains none of its variables, and has them where a strategy says.
+    trained = step.trained.keys() or plans.keys() & step.variables.keys()
+    family = {name: name for name in trained} | slots(step)
     shared_state = optimizer_state(step) - parts.keys()
     # Compute reads a split variable whole, and not its shards, unless it looks rows up in them.
-    whole = frozenset(name for name in step.trained if not step.variables[name].part_of)
+    whole = frozenset(name for name in trained if not step.variables[name].part_of)
     mirrored = whole | (step.read_by_compute & frozenset(family))
     if one_memory:
         if not tasks.job:
@@ -82,7 +84,7 @@ def place(
         label = f"server_{destination.replace(':', '_').replace('[', '').replace(']', '')}"
         owners.append(Owner(label, tasks.device(destination), frozenset(names)))
         owner_of.update(dict.fromkeys(names, label))
-    remote = _remote_rows(step, plans, partitioner.looked_up)
+    remote = _remote_rows(trained, step, plans, partitioner.looked_up)
     return Placement(
         replicas, tuple(owners), plans, owner_of, shared_state, remote, partitioner,
         parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle),
@@ -101,11 +103,11 @@ def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[
 
 
 def _remote_rows(
-    step: StepIndex, plans: Mapping[str, VariablePlan], looked_up: Collection[str]
+    trained: Collection[str], step: StepIndex, plans: Mapping[str, VariablePlan], looked_up: Collection[str]
 ) -> frozenset[str]:
     """Return the tables, and the shards, that replicas have no copy of. With `local_replication` they have one."""
     found = []
-    for name in step.trained:
+    for name in trained:
         synchronizer, variable = plans[name].synchronizer, step.variables[name]
         if isinstance(synchronizer, PSPlan) and (variable.is_sparse or variable.part_of in looked_up):
             found += [] if synchronizer.local_replication else [name]

@@ -7,10 +7,11 @@ In: a captured step, and the variables that replicas gather from their shards. O
 
 `rewrite` makes a gather of each read afterwards. So a replica has the weights of two uses: those with which it
 computes, and those of the next use, which travel meanwhile. A read of one's own and its control edge are also what
-keeps TensorFlow from making one gather of two.
+keeps TensorFlow from making one gather of two. A use that follows soon enough on another one of the same variable has
+that one's value.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from autodist_core.step import naming
@@ -26,12 +27,14 @@ _ALONG = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"}
 """Operations whose results are as large as the weight: each use has its own, too."""
 
 
-def gathered_when_used(item: GraphItem, variables: Collection[str]) -> GraphItem:
+def gathered_when_used(item: GraphItem, variables: Mapping[str, int]) -> GraphItem:
     """Return the step in which each use of one of these variables has a read of its own, at its time.
+
+    The numbers say for how many further uses, of whatever variables, a value is kept.
 
     >>> from autodist_core.capture.example import example_step
     >>> item = example_step()
-    >>> gathered_when_used(item, ()) is item
+    >>> gathered_when_used(item, {}) is item
     True
     """
     return _Gathers(item, variables).run() if variables else item
@@ -52,8 +55,8 @@ class _Use:
 class _Gathers:
     """The rewriting of one step."""
 
-    def __init__(self, item: GraphItem, variables: Collection[str]) -> None:
-        self.item, self.step = item, StepIndex.of(item)
+    def __init__(self, item: GraphItem, variables: Mapping[str, int]) -> None:
+        self.item, self.step, self.kept_for = item, StepIndex.of(item), variables
         self.variable_of = {
             name: touched[0].variable for name, touched in self.step.touches.items()
             if self.step.nodes[name].op == "ReadVariableOp" and touched[0].variable in variables
@@ -65,16 +68,19 @@ class _Gathers:
 
     def run(self) -> GraphItem:
         uses_of = by_key((reader, number) for number, use in enumerate(self.uses) for reader in use.readers)
-        first_of: dict[str, int] = {}
+        first_of, last_of, value_of = dict[str, int](), dict[str, int](), list[int]()
         for number, use in enumerate(self.uses):
             first_of.setdefault(use.read, number)
+            before = last_of.get(use.read, number)
+            value_of.append(value_of[before] if self._is_kept(use, number - before) else number)
+            last_of[use.read] = number
         for name, node in self.step.nodes.items():
             inputs = list(node.input)
             if name in first_of:
                 inputs += self._anchor(first_of[name], name)
             for number in uses_of.get(name, ()):
-                if self._is_read_again(self.uses[number], first_of):
-                    inputs = [self._own(source, number) for source in inputs]
+                if self._is_read_again(self.uses[value_of[number]], first_of):
+                    inputs = [self._own(source, value_of[number]) for source in inputs]
             self.editor.copy_captured(node, name, inputs)
         graph = self.editor.graph_def(captured=True)
         return replace(self.item, graph_bytes=graph.SerializeToString(deterministic=True))
@@ -104,6 +110,10 @@ class _Gathers:
             sources = (naming.node_of(source) for source in naming.data_inputs(node))
             for read in dict.fromkeys(self.origin[source] for source in sources if source in self.origin):
                 yield name, read
+
+    def _is_kept(self, use: _Use, further: int) -> bool:
+        """Whether the value of the same variable's use before, so many uses ago, is still there."""
+        return 0 < further <= self.kept_for[self.variable_of[use.read]]
 
     def _is_read_again(self, use: _Use, first_of: dict[str, int]) -> bool:
         """Whether a use has a read of its own. It has the first read's value if the variable is written in between."""

@@ -2,7 +2,8 @@
 
 In: values. Out: each as it is kept: a small one in memory, and a large one too as long as there are few of them, since
 memory is faster. The others are in the file. It has no name, so nothing is left of it when the process ends. It lies in
-the folder that `TMPDIR` names, else in `/var/tmp`, which is on a disk where `/tmp` may be memory.
+the folder that `TMPDIR` names, else in `/var/tmp`, which is on a disk where `/tmp` may be memory. `room` is for values
+that are too large for the memory: whoever reads or makes one in parts writes these to the disk at once.
 
 >>> on_disk = OnDisk()
 >>> on_disk.most_in_memory = 0
@@ -13,6 +14,11 @@ the folder that `TMPDIR` names, else in `/var/tmp`, which is on a disk where `/t
 >>> kept = on_disk.keep(np.ones(10**6))
 >>> on_disk.size
 8000000
+>>> huge = room((1 << 15, 1 << 10), np.dtype("float64"))
+>>> fill(huge[:2], np.full((2, 1 << 10), 7.0))
+>>> kept = on_disk.keep(huge, is_own=True)
+>>> on_disk.size, array_of(kept)[1, :3].tolist()
+(8000000, [7.0, 7.0, 7.0])
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,6 +38,8 @@ from autodist_core.log import log
 
 LARGE_BYTES = 1 << 20
 """The least bytes of a value that is kept in the file."""
+HUGE_BYTES = 1 << 28
+"""The least bytes of a value that is never in the memory as a whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +62,57 @@ class Kept:
 
 
 def array_of(kept: Kept | np.ndarray) -> np.ndarray:
-    """The value, which cannot be written. What is read of it is in memory as long as the array exists."""
-    if isinstance(kept, np.ndarray):
-        return kept
-    mapped: Any = np.memmap(kept.owner.file, np.uint8, "r", kept.offset, (kept.size,))
+    """The value. What is read of it is in memory as long as the array exists. What is written stays in the array."""
+    return kept if isinstance(kept, np.ndarray) else _mapped(kept, "c")
+
+
+def _mapped(kept: Kept, mode: Literal["c", "r+"]) -> np.ndarray:
+    mapped: Any = np.memmap(kept.owner.file, np.uint8, mode, kept.offset, (kept.size,))
     mapped.kept = kept  # the place is not free before the array is gone
     value: np.ndarray = mapped.view(np.ndarray).view(kept.dtype).reshape(kept.shape)
     return value
+
+
+def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array to be filled: in memory, or on the disk if it is huge. The module has an example."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < HUGE_BYTES or dtype.hasobject:
+        return np.empty(shape, dtype)
+    try:
+        kept = Kept(OnDisk(), 0, dtype, shape)
+        # A full disk would end the process when the array is written.
+        os.posix_fallocate(kept.owner.opened(), 0, size)
+    except OSError as error:
+        _note_memory(size, error)
+        return np.empty(shape, dtype)
+    return _mapped(kept, "r+")
+
+
+def fill(target: np.ndarray, value: np.ndarray) -> None:
+    """Write to an array that `room` has made, or to a part of it. The disk's pages are not mapped for that, which took
+    eight times as long.
+    """
+    mapped = _room_of(target)
+    if mapped is None or not target.flags.c_contiguous:
+        target[...] = value
+        return
+    value = np.ascontiguousarray(value, target.dtype)
+    mapped.kept.owner.write(value, target.ctypes.data - mapped.ctypes.data)
+
+
+def is_huge(array: Any) -> bool:
+    """Whether `room` has made this array on the disk.
+
+    >>> is_huge(room((3,), np.dtype("float32"))), is_huge("others")
+    (False, False)
+    """
+    return _room_of(array) is not None
+
+
+def _room_of(array: Any) -> Any:
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    return array if array is not None and array.mode == "r+" else None
 
 
 class Arrays(Mapping[str, np.ndarray]):
@@ -84,7 +136,7 @@ class Arrays(Mapping[str, np.ndarray]):
 
 
 class OnDisk:
-    """The file of one backup. The module has an example."""
+    """The file of one backup, or of one array. The module has an example."""
 
     most_in_memory = 1 << 26
     """The bytes of large values that are kept in memory all the same."""
@@ -98,40 +150,57 @@ class OnDisk:
         """The bytes of the file."""
 
     def keep(self, value: np.ndarray, is_own: bool = False) -> Kept | np.ndarray:
-        """Keep a value. What stays in memory is a copy, unless the array `is_own`: nobody else writes to it."""
+        """Keep a value. It is copied, unless the array `is_own`, or is one of `room` that nobody can write any more."""
         if value.nbytes < LARGE_BYTES or value.dtype.hasobject:
             return _in_memory(value, is_own)
-        if self._in_memory + value.nbytes <= self.most_in_memory:
+        if (is_own or not value.flags.writeable) and (mapped := _room_of(value)) is not None:
+            placed: Kept = mapped.kept
+            return placed
+        if value.nbytes < HUGE_BYTES and self._in_memory + value.nbytes <= self.most_in_memory:
             kept = _in_memory(value, is_own)
             self._count(kept.nbytes)
             weakref.finalize(kept, self._count, -kept.nbytes)
             return kept
         try:
-            return self._write(value)
+            return self._placed(value)
         except OSError as error:
-            log.warning(
-                "%.0f MiB of a backup are kept in memory, since the folder for them, %s, takes no more: %s. The "
-                "environment variable TMPDIR may name another folder.", value.nbytes / (1 << 20), folder(), error,
-            )
+            _note_memory(value.nbytes, error)
             return _in_memory(value, is_own)
+
+    def opened(self) -> int:
+        """The number of the file, which is made when it is first needed."""
+        if self.file is None:
+            self.file = tempfile.TemporaryFile(dir=folder(), buffering=0)  # noqa: SIM115 - open as long as this object
+            weakref.finalize(self, self.file.close)
+        number: int = self.file.fileno()
+        return number
 
     def _count(self, size: int) -> None:
         self._in_memory += size
 
-    def _write(self, value: np.ndarray) -> Kept:
-        if self.file is None:
-            self.file = tempfile.TemporaryFile(dir=folder(), buffering=0)  # noqa: SIM115 - open as long as this object
-            weakref.finalize(self, self.file.close)
+    def _placed(self, value: np.ndarray) -> Kept:
         size = value.nbytes
         offset = self._free[size].pop() if self._free[size] else self.size
         kept = Kept(self, offset, value.dtype, value.shape)
         weakref.finalize(kept, self._free[size].append, offset)
         self.size = max(self.size, offset + size)
-        rest = memoryview(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
-        while rest:
-            written = os.pwrite(self.file.fileno(), rest, offset)
-            rest, offset = rest[written:], offset + written
+        self.write(np.ascontiguousarray(value), offset)
         return kept
+
+    def write(self, value: np.ndarray, offset: int) -> None:
+        """Write an array to this place of the file."""
+        of_bytes: Any = value.reshape(-1).view(np.uint8)
+        rest = memoryview(of_bytes)
+        while rest:
+            written = os.pwrite(self.opened(), rest, offset)
+            rest, offset = rest[written:], offset + written
+
+
+def _note_memory(size: int, error: OSError) -> None:
+    log.warning(
+        "%.0f MiB of a backup are kept in memory, since the folder for them, %s, takes no more: %s. The "
+        "environment variable TMPDIR may name another folder.", size / (1 << 20), folder(), error,
+    )
 
 
 def _in_memory(value: np.ndarray, is_own: bool) -> np.ndarray:
