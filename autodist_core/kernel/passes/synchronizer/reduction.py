@@ -9,6 +9,7 @@ Over several machines, the small dense gradients of an owner travel together, an
 of its sparse gradients travel.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
@@ -118,24 +119,32 @@ def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     teams = [team for team in _teams(draft) if _parts(draft, gradient, team)]
     found = [of_team(draft, gradient, owner, team) for team in teams]
     if not gradient.indices and len(by_host(draft.active_replicas)) > 1:
-        found = [Rows(_own_memory(draft, each.values, draft.type_of(gradient), owner.device)) for each in found]
+        found = [Rows(_own_memory(draft, gradient, each.values, owner.device)) for each in found]
     return _reduce(draft, name, gradient, found, owner.device)
 
 
-def _own_memory(draft: Draft, value: str, dtype: tf.DType, device: str) -> str:
+def _own_memory(draft: Draft, gradient: Gradient, value: str, device: str) -> str:
     """Return a value that keeps no larger one in memory while it waits for those of other machines.
 
     A slice along the first axis shares the memory of the whole gradient, of which other machines get the other slices.
+    It stays as it is where machines own different numbers of parts: their graphs would differ, and be written apart.
     """
     source = draft.editor[naming.node_of(value)]
     while source.op == "Identity":
         source = draft.editor[naming.node_of(source.input[0])]
-    if source.op != "Slice" or host_of(source.device) != host_of(device):
+    if source.op != "Slice" or host_of(source.device) != host_of(device) or not _machines_own_alike(draft, gradient):
         return value
     name = f"{naming.node_of(value)}/copy"
     if name not in draft.editor:
-        draft.editor.add("DeepCopy", name, [value], source.device, T=dtype)
+        draft.editor.add("DeepCopy", name, [value], source.device, T=draft.type_of(gradient))
     return name
+
+
+def _machines_own_alike(draft: Draft, gradient: Gradient) -> bool:
+    parts = draft.placement.parts[draft.step.variables[gradient.variable].part_of]
+    owners = [draft.placement.owner(draft.placement.owner_of[each.name]) for each in parts]
+    owned = Counter(host_of(owner.device) for owner in owners)
+    return owned.keys() == {replica.host for replica in draft.active_replicas} and len(set(owned.values())) == 1
 
 
 def name_of(gradient: Gradient, owner: Owner) -> str:
