@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE, even_data, stacked
-from tests.support.training import QUIET, assert_equal_training, distributed, plain, seeded, train_distributed
+from tests.support.training import assert_equal_training, distributed, fit, plain, seeded, train_distributed
 
 
 @tf.function(jit_compile=True)
@@ -140,25 +140,20 @@ def _other() -> keras.optimizers.Optimizer:
     return keras.optimizers.RMSprop(0.02, name="other")
 
 
-def _fit(front, **options):
-    data = even_data()
-    return front.fit(data.x, data.y, **{**QUIET, "epochs": 2, **options}).history
-
-
 def _plain(front, model):
-    results = [_fit(front)]
+    results = [fit(front)]
     model.optimizer = _other()
     # Plain Keras goes on with the function that it traced, and with the old optimizer, unless it is told.
     model.make_train_function(force=True)
-    return [*results, _fit(front)]
+    return [*results, fit(front)]
 
 
 def test_an_optimizer_that_is_set_between_two_fits_trains_in_the_second():
     for where in ("front", "model"):
         def program(front, model, where=where):
-            results = [_fit(front)]
+            results = [fit(front)]
             {"front": front, "model": model}[where].optimizer = _other()
-            return [*results, _fit(front)]
+            return [*results, fit(front)]
 
         assert_equally_trained(plain(DENSE, _plain), train_distributed(DENSE, program))
 
@@ -173,8 +168,8 @@ class Sets(keras.callbacks.Callback):
 
 def test_an_optimizer_that_is_set_within_a_fit_trains_from_the_next_call_on():
     def program(front, model):
-        results = [_fit(front, callbacks=[Sets()])]
+        results = [fit(front, callbacks=[Sets()])]
         assert model.optimizer.name == "other"
-        return [*results, _fit(front)]
+        return [*results, fit(front)]
 
     assert_equally_trained(plain(DENSE, _plain), train_distributed(DENSE, program))

@@ -15,7 +15,7 @@ from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, state_in_order
 from tests.support.models import BY_NAME, DENSE, dense_data, even_data
-from tests.support.training import QUIET, compiled, distributed, seeded
+from tests.support.training import QUIET, assert_equal_training, compiled, distributed, fit, seeded
 
 TWO_MACHINES = {"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}
 
@@ -160,11 +160,24 @@ def test_what_is_put_in_the_place_of_the_models_fit_may_come_back_to_the_wrapper
     data, model, plain = even_data(), compiled(DENSE), compiled(DENSE)
     with distributed(model) as front:
         put(front)
-        for fit in (front.fit, model.fit):
-            assert len(fit(data.x, data.y, epochs=3, **QUIET).history["loss"]) == 3
+        for each in (front, model):
+            assert len(each.fit(data.x, data.y, epochs=3, **QUIET).history["loss"]) == 3
     for _ in range(2):
         plain.fit(data.x, data.y, epochs=3, **QUIET)
     assert_same(state_in_order(plain), state_in_order(model))
+
+
+def test_methods_may_take_the_place_of_the_models_own(tmp_path):
+    def program(front, model):
+        if front is not model:
+            for name in ("compile", "fit", "evaluate", "save"):
+                setattr(model, name, getattr(front, name))
+        data = even_data()
+        model.compile(**DENSE.compile_arguments("adam"))
+        model.save(tmp_path / "begun.keras")
+        return fit(model, validation_data=(data.x, data.y)), model.evaluate(data.x, data.y, verbose=0)
+
+    assert_equal_training(DENSE, program)
 
 
 def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():

@@ -17,7 +17,7 @@ import numpy as np
 from autodist_core.strategy import StrategyBuilder
 from autodist_keras import DistributedModel
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained, assert_same, flat, named
-from tests.support.models import BATCH, Data, ReferenceModel, ready
+from tests.support.models import BATCH, Data, ReferenceModel, even_data, ready
 from tests.support.once import once
 from tests.support.strategies import on_local_replicas
 
@@ -53,8 +53,9 @@ def distributed(
     return DistributedModel(model, **on_local_replicas(strategy, replicas, settings))
 
 
-def fit(front: Any, data: Data, **options) -> Mapping[str, np.ndarray]:
-    """`fit` for three epochs in the order of the data, unless told otherwise; History's numbers."""
+def fit(front: Any, data: Data | None = None, **options) -> Mapping[str, np.ndarray]:
+    """`fit` of even data for three epochs in the order of the data, unless told otherwise; History's numbers."""
+    data = even_data() if data is None else data
     options = {**QUIET, "epochs": EPOCHS, **options}
     history = front.fit(data.x, data.y, sample_weight=data.sample_weight, **options).history
     return {name: np.asarray(values) for name, values in history.items()}
