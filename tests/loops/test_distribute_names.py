@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.support.distributed import MEAN, SUM, numbers, replicas
+from tests.support.distributed import MEAN, SUM, numbers, replicas, replicas_on
 
 pytestmark = pytest.mark.oldest  # the names are those of the TensorFlow that is installed
 
@@ -63,9 +63,8 @@ def test_every_name_of_a_strategy():
 
 def test_every_name_of_extended():
     weight = tf.Variable(1.0)
-    with replicas(count=2) as strategy:
+    with replicas_on(numbers(2)) as (strategy, batch):
         own = strategy.extended
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(2))))
         with strategy.scope(), own.colocate_vars_with(weight):
             colocated = tf.Variable(2.0)
         devices = ("localhost:CPU:0", "localhost:CPU:1")

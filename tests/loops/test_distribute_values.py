@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same
-from tests.support.distributed import MEAN, SUM, numbers, replicas
+from tests.support.distributed import MEAN, SUM, numbers, replicas, replicas_on
 
 
 def test_what_a_function_finds_inside():
-    with replicas(count=3) as strategy:
+    with replicas_on(numbers(7), count=3) as (strategy, batch):
 
         def inside(x):
             context = tf.distribute.get_replica_context()
@@ -17,7 +17,6 @@ def test_what_a_function_finds_inside():
             total, mean = context.all_reduce("SUM", tf.reduce_sum(x)), context.all_reduce(MEAN, number)
             return number, total, mean, context.num_replicas_in_sync
 
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(7))))
         number, total, mean, count = strategy.run(inside, args=(batch,))
         assert [int(each) for each in strategy.experimental_local_results(number)] == [0, 1, 2]
         assert [float(each) for each in total.values] == [28.0] * 3
@@ -27,8 +26,7 @@ def test_what_a_function_finds_inside():
 
 
 def test_results_are_looked_at_reduced_and_gathered():
-    with replicas(count=3) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(7))))
+    with replicas_on(numbers(7), count=3) as (strategy, batch):
         doubled = strategy.run(lambda x: 2 * x, args=(batch,))
         assert [each.numpy().tolist() for each in strategy.experimental_local_results(doubled)] == [
             [2.0, 4.0, 6.0], [8.0, 10.0], [12.0, 14.0]

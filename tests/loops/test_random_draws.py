@@ -7,25 +7,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.loops import Net, assert_equal_loops, autodist, batches, examples, run_marked, run_plain, values
+from tests.support.loop_steps import TrainedBy
+from tests.support.loops import Net, assert_equal_loops, autodist, run_marked, run_plain
 
 
-def _draws(front: Any) -> Any:
-    net, dropout = Net(), keras.layers.Dropout(0.3)
-    generator = tf.random.Generator.from_seed(3)
+def _draw(net: Net) -> Any:
+    dropout, generator = keras.layers.Dropout(0.3), tf.random.Generator.from_seed(3)
 
-    @front.function
     def step(x, y):
         x = dropout(x + 0.1 * generator.normal(tf.shape(x), dtype=tf.float64), training=True)
         x = x + tf.random.stateless_normal(tf.shape(x), [1, 2], dtype=tf.float64)
         return net.train(lambda: net.loss(x, y))
 
-    seen = [step(x, y) for x, y in batches(*examples())]
-    return {"seen": seen, "weights": values(net.variables, dropout.variables), "generator": generator.state.numpy()}
+    return step, [*dropout.variables, generator.state]
+
+
+DRAWS = TrainedBy(_draw)
 
 
 def test_one_replica_draws_the_numbers_of_one_device():
-    expected, actual = run_plain(_draws), run_marked(_draws, "PS", 1)
+    expected, actual = run_plain(DRAWS), run_marked(DRAWS, "PS", 1)
     assert expected.keys() == actual.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(value, actual[name], err_msg=name)
@@ -33,18 +34,17 @@ def test_one_replica_draws_the_numbers_of_one_device():
 
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
 def test_replicas_draw_numbers_of_their_own_and_leave_one_devices_state(strategy: str):
-    expected, actual = run_plain(_draws), run_marked(_draws, strategy, 2)
+    expected, actual = run_plain(DRAWS), run_marked(DRAWS, strategy, 2)
     assert not np.array_equal(expected["seen/0"], actual["seen/0"])
     np.testing.assert_array_equal(expected["weights/3"], actual["weights/3"])  # the state of the dropout's generator
-    again = run_marked(_draws, strategy, 2)
+    again = run_marked(DRAWS, strategy, 2)
     assert all(np.array_equal(value, again[name]) for name, value in actual.items())
 
 
-def _features(front: Any) -> Any:
+def _features(net: Net) -> Any:
     """A random projection, the same noise for each example, and weights of one draw: the batch has no part in these."""
-    net, seed = Net(), tf.Variable([5, 6], name="seed")
+    seed = tf.Variable([5, 6], name="seed")
 
-    @front.function
     def step(x, y):
         projected = x @ tf.random.stateless_normal([5, 5], [1, 2], dtype=tf.float64)
         noisy = tf.map_fn(lambda row: row + keras.random.normal((5,), seed=3, dtype="float64"), projected)
@@ -55,12 +55,12 @@ def _features(front: Any) -> Any:
         seed.assign_add([0, 1])
         return loss, projected, counts
 
-    return [step(x, y) for x, y in batches(*examples())], values(net.variables, [seed])
+    return step, [seed]
 
 
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
 def test_draws_from_explicit_seeds_that_do_not_depend_on_the_batch_are_one_devices(strategy: str):
-    assert_equal_loops(_features, strategy)
+    assert_equal_loops(TrainedBy(_features), strategy)
 
 
 def test_the_layers_that_draw_are_named():
