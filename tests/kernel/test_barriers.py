@@ -11,7 +11,7 @@ from autodist_core.kernel import build
 from autodist_core.kernel.passes import barriers
 from autodist_core.step.naming import node_of
 from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
-from tests.kernel.graphs import ancestors, layered_item, layered_variables, machine, nodes_of, placed
+from tests.kernel.graphs import ancestors, layered_item, machine, nodes_of, placed
 
 
 def _gradients(item: GraphItem, variable: str) -> set[str]:
@@ -27,7 +27,7 @@ def _writes(graph: Any, variable: str) -> list[str]:
 
 @pytest.mark.parametrize("builder", [PS(), AllReduce(), PSLoadBalancing()])
 def test_where_memory_can_run_out_every_write_waits_for_every_gradient(builder: Any):
-    item = layered_item(layered_variables())
+    item = layered_item()
     graph = build(item, placed(item, builder, machine(gpus=2))).graph_def
     gradients = set().union(*(_gradients(item, variable) for variable in ("first", "second", "third")))
     for variable in ("first", "second", "third"):
@@ -36,7 +36,7 @@ def test_where_memory_can_run_out_every_write_waits_for_every_gradient(builder: 
 
 
 def test_on_processors_the_last_layer_is_written_while_the_first_ones_gradient_is_computed():
-    item = layered_item(layered_variables())
+    item = layered_item()
     item = replace(item, gradients=tuple(replace(gradient, weighted=True) for gradient in item.gradients))
     graph = build(item, placed(item, PS())).graph_def
     (writer,) = _writes(graph, "third")

@@ -18,6 +18,7 @@ from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
 from autodist_core.strategy.factor_rows import factor_rows
 from tests.capture.plain import dense_step, descend, gradients_of, trace
 from tests.kernel.graphs import compiled, machines, nodes_of, placed_on
+from tests.support.strategies import LOSSY
 
 SENDING = AllReduce(factor_rows=100)
 
@@ -159,7 +160,7 @@ def test_when_the_gradients_travel(item, builder, cpus, examples):
     assert sums
 
 
-@pytest.mark.parametrize("compressor", ["HorovodCompressor", "HorovodCompressorEF", "PowerSGDCompressor"])
+@pytest.mark.parametrize("compressor", [each.compressor for each in LOSSY])
 def test_no_compressor_changes_factors(compressor):
     item, builder = _weighted(_item()), AllReduce(compressor=compressor, factor_rows=100)
     graph = build(item, placed_on(item, builder, 1, 1), examples=8)
