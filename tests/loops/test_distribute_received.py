@@ -24,13 +24,12 @@ def merged(strategy: Any, function: Any, *args: Any) -> Any:
     return in_run(strategy, lambda *values: context().merge_call(function, args=values), *args)
 
 
-def test_what_is_received_is_checked_before_tensorflow_gets_it():
+def test_what_is_received_is_checked_before_tensorflow_gets_it(mirrored):
     with replicas(count=2) as strategy, replicas(count=3) as other:
         (slices,) = strategy.experimental_distribute_dataset(numbers(3))
         pair, one = strategy.run(lambda: tf.constant([1.0, 2.0])), strategy.run(lambda: tf.constant(1.0))
         text, flag = strategy.run(lambda: (tf.constant("a"), tf.constant(True)))
         three = other.run(lambda: tf.constant([1.0, 2.0]))
-        mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         with mirrored.scope():
             foreign = tf.Variable(1.0)
         data = strategy.experimental_distribute_dataset(numbers(3))
@@ -81,17 +80,16 @@ def test_what_is_received_is_checked_before_tensorflow_gets_it():
             strategy.run(double)
 
 
-def test_structures_and_what_libraries_call_are_as_under_tensorflow():
+def test_structures_and_what_libraries_call_are_as_under_tensorflow(mirrored):
     """Nested local results; reduce and gather in a function that merge_call calls; a function without a signature."""
     x = np.arange(6.0).reshape(3, 2)
     calls = {
         "sum": lambda own, part: own.reduce(SUM, part, axis=0), "mean": lambda own, part: own.reduce(MEAN, part, 0),
         "rows": lambda own, part: own.gather(part, axis=0), "both": lambda own, part: own.reduce(SUM, part, (0, 1)),
     }  # fmt: skip
-    across = tf.distribute.ReductionToOneDevice()
     with replicas(count=2) as ours:
         found = []
-        for strategy in (tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=across), ours):
+        for strategy in (mirrored, ours):
             data = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(x).batch(3))
             batch = next(iter(data))
             values = [merged(strategy, call, batch) for call in calls.values()]
