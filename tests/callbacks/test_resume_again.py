@@ -13,14 +13,11 @@ import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume, Throughput
-from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
-from tests.support.ended import Killed, kill
+from tests.support.ended import kill, killed
 from tests.support.made_data import Batches
 from tests.support.models import ready, stacked
 from tests.support.training import distributed, seeded
-
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
 
 
 def data(rows: int = 24) -> tuple[np.ndarray, np.ndarray]:
@@ -76,8 +73,7 @@ def test_what_callbacks_decide_when_a_training_begins_stays(tmp_path: Path):
         return keras.callbacks.CSVLogger(log, append=True), Collects(found)
 
     ended = callbacks([])
-    with pytest.raises(Killed):
-        fit(tmp_path / "states", *ended, kill(5))
+    killed(fit, tmp_path / "states", *ended, kill(5))
     ended[0].csv_file.close()
     fit(tmp_path / "states", *callbacks(found))
     assert [line.partition(",")[0] for line in log.read_text().splitlines()] == ["epoch", "0", "1", "2"]
@@ -97,8 +93,7 @@ def test_the_order_of_batches_that_keras_draws(workers: int, steps: int, options
         return fit(tmp_path / folder, *callbacks, given=Batches(_rows, 6, workers=workers), **options)
 
     expected = start("whole")
-    with pytest.raises(Killed):
-        start("killed", kill(steps))
+    killed(start, "killed", kill(steps))
     found = start("killed")
     assert expected[0] == found[0]
     assert_same(expected[1], found[1], 0.0)
@@ -139,8 +134,7 @@ def test_a_program_of_several_fits_goes_on_with_the_random_numbers_of_those_befo
     from autodist_keras.callbacks.resume import resumable_fit
 
     expected = _program(tmp_path / "whole")
-    with pytest.raises(Killed):
-        _program(tmp_path / "killed", kill(steps))
+    killed(_program, tmp_path / "killed", kill(steps))
     monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
     assert_same(expected, _program(tmp_path / "killed"), 0.0)
 
@@ -166,8 +160,7 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_training_that_has_changed_is_refused(name: str, tmp_path: Path):
     before, after, message = CHANGED[name]
-    with pytest.raises(Killed):
-        fit(tmp_path, kill(4), **before)
+    killed(fit, tmp_path, kill(4), **before)
     with pytest.raises(SessionError, match=message):
         fit(tmp_path, **after)
     fit(tmp_path, **before, batch_size=np.int64(8))

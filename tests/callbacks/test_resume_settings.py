@@ -11,7 +11,7 @@ import pytest
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
 from tests.support.compare import assert_same, in_order
-from tests.support.ended import Killed, kill
+from tests.support.ended import Killed, kill, killed
 from tests.support.models import ready
 from tests.support.training import distributed
 
@@ -38,8 +38,7 @@ def fit(model: keras.Model, folder: Path, *callbacks: Any, every: int = 1, **opt
 def test_a_notebook_runs_its_cells_again(cells: str, tmp_path: Path):
     """The cell with `fit` alone, after a callback has changed the learning rate; and all cells."""
     expected, model = fit(nested(), tmp_path / "whole"), nested()
-    with pytest.raises(Killed):
-        fit(model, tmp_path / "killed", kill(3))
+    killed(fit, model, tmp_path / "killed", kill(3))
     found = fit(model if cells == "one" else nested(), tmp_path / "killed")
     assert_same(expected, found, tolerance=0.0)
 
@@ -53,8 +52,7 @@ def test_the_same_in_other_words_is_the_same(tmp_path: Path):
 
 
 def test_another_policy_is_refused(tmp_path: Path):
-    with pytest.raises(Killed):
-        fit(nested(), tmp_path, kill(3))
+    killed(fit, nested(), tmp_path, kill(3))
     keras.config.set_dtype_policy("mixed_bfloat16")
     with pytest.raises(SessionError, match=r"layer \d of the model: Dense, checksum .* in the saved training"):
         fit(nested(), tmp_path)
@@ -75,8 +73,7 @@ class Epochs(keras.callbacks.Callback):
 def test_a_callback_that_an_interrupted_fit_has_changed(tmp_path: Path):
     """In a notebook it is in the next `fit`, too: what was no state yet is as it was before the first one."""
     counts = Epochs()
-    with pytest.raises(Killed):
-        fit(nested(), tmp_path, counts, kill(5), every=3, batch_size=2)
+    killed(fit, nested(), tmp_path, counts, kill(5), every=3, batch_size=2)
     assert counts.count == 1, "the state is of the first epoch"
     counts.name = "second"
     fit(nested(), tmp_path, counts, batch_size=2)
@@ -91,8 +88,7 @@ class Fails(keras.callbacks.Callback):
 
 
 def test_a_fit_whose_callback_fails_at_its_end_may_be_called_again(tmp_path: Path):
-    with pytest.raises(Killed):
-        fit(nested(), tmp_path, Fails())
+    killed(fit, nested(), tmp_path, Fails())
     fit(nested(), tmp_path)
     with pytest.raises(SessionError, match="this program has completed already"):
         fit(nested(), tmp_path)
