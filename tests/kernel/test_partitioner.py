@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from autodist_core import GraphItem
 from autodist_core.kernel import build
-from autodist_core.strategy import AllReduce, PartitionedPS, UnevenPartitionedPS
+from autodist_core.strategy import AllReduce, PartitionedPS
 from tests.kernel.graphs import assert_as_one_device, dense_item, machine, nodes_of, placed, table_item
 from tests.support.graphs import captured
 from tests.support.models import BATCH, BY_NAME, ReferenceModel, even_data, trained_by
@@ -74,16 +74,6 @@ def test_nothing_is_split_in_one_memory_and_for_one_server():
     alone = placed(item, PartitionedPS(), machine(cpus=1))
     for partitioner in (shared.partitioner, alone.partitioner):
         assert not partitioner.plans and partitioner.apply(item) is item
-
-
-# Values go in and come out whole
-
-
-@pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS(), EveryAxis(1), Mixed()], ids=str)
-def test_a_step_on_shards_is_the_step_on_the_whole(builder):
-    item, random = dense_item(times=2), np.random.default_rng(8)
-    batches = [random.normal(size=(size, 3)) for size in (5, 4, 1)]
-    assert_as_one_device(item, placed(item, builder, machine(cpus=3)), batches)
 
 
 # Tables

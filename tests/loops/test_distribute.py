@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same
-from tests.support.distributed import BATCH, MEAN, OPTIMIZERS, SUM, dataset, epochs, numbers, replicas
-from tests.support.loops import descend
+from tests.support.distributed import BATCH, MEAN, OPTIMIZERS, SUM, dataset, epochs, replicas
 from tests.support.strategies import BUILDERS
 
 
@@ -70,30 +68,3 @@ def regularized(strategy: Any) -> dict[str, Any]:
 def test_replicas_without_examples_count_what_is_the_same_on_all(name: str):
     with replicas(name, count=3) as strategy:
         assert_same(regularized(tf.distribute.get_strategy()), regularized(strategy))
-
-
-def test_a_failing_step_leaves_the_state_and_the_loop_goes_on():
-    weight = tf.Variable(1.0, dtype=tf.float64)
-    with replicas("AllReduce", count=2) as strategy:
-
-        def step(x):
-            tf.debugging.assert_positive(x, message="no negative numbers")
-            return descend(lambda: tf.reduce_sum(x * weight), weight, 0.125)
-
-        good = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
-        bad = next(iter(strategy.experimental_distribute_dataset(numbers(4).map(lambda x: 2.0 - x))))
-        strategy.run(step, args=(good,))
-        assert weight.numpy().item() == -0.25
-        with pytest.raises(tf.errors.InvalidArgumentError, match="no negative numbers"):
-            strategy.run(step, args=(bad,))
-        gathered = tf.function(
-            lambda batch: strategy.run(
-                lambda x: tf.distribute.get_replica_context().all_gather(tf.reduce_sum(x), 0), args=(batch,)
-            ),
-            autograph=False,
-        )
-        with pytest.raises(CaptureError, match="Give it an axis"):
-            gathered(good)
-        assert weight.numpy().item() == -0.25
-        strategy.run(step, args=(good,))
-        assert weight.numpy().item() == -1.5
