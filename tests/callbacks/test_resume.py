@@ -51,7 +51,7 @@ RAN: list[int] = []
 """The steps that the last call of `train` ran."""
 
 
-def train(folder: Path | None, callbacks=(), *, case=build, fit=None, replicas=1, strategy=None, keep=2, **arguments):
+def train(folder: Path | None, callbacks=(), *, case=build, replicas=1, strategy=None, keep=2, **arguments):
     """One process's part of a training: from its beginning, or from the newest state of a folder."""
     model = seeded(case)
     own = [] if folder is None else [Resume(folder, every=1, keep=keep)]
@@ -282,9 +282,7 @@ def test_what_else_is_refused(tmp_path: Path):
             front.fit(x, y, callbacks=[Resume(tmp_path), Resume(tmp_path)])
         with pytest.raises(ValueError, match="BackupAndRestore and Resume both decide where the training begins"):
             front.fit(x, y, callbacks=[Resume(tmp_path), callbacks.BackupAndRestore(tmp_path / "backup")])
-        front.fit(
-            x, y, verbose=0, callbacks=[callbacks.LambdaCallback(on_train_batch_begin=inner), Resume(tmp_path)]
-        )
+        front.fit(x, y, verbose=0, callbacks=[callbacks.LambdaCallback(on_train_batch_begin=inner), Resume(tmp_path)])
 
 
 @pytest.mark.quick("2")

@@ -45,9 +45,7 @@ def test_a_notebook_runs_its_cells_again(cells: str, tmp_path: Path):
 
 def test_the_same_in_other_words_is_the_same(tmp_path: Path):
     with pytest.raises(Killed):
-        fit(
-            nested(), tmp_path, kill(3), class_weight={0: 1.0, 1: 2.0}, steps_per_epoch=np.int64(2), validation_split=0
-        )
+        fit(nested(), tmp_path, kill(3), class_weight={0: 1.0, 1: 2.0}, steps_per_epoch=np.int64(2), validation_split=0)
     fit(nested(), tmp_path, class_weight={1: 2, 0: 1}, steps_per_epoch=2)
 
 

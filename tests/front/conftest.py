@@ -3,8 +3,8 @@
 from tests.support.graph_optimizer import off_where
 
 WITH_OPTIMIZER = {
-    "test_fused_norm", "test_gpus", "test_interrupts", "test_loose", "test_memory", "test_optimizer_kernels",
-    "test_products", "test_promises", "test_random_streams", "test_random_updates",
+    "test_fused_kernels", "test_gpus", "test_interrupts", "test_loose", "test_memory", "test_products",
+    "test_promises", "test_random_streams", "test_random_updates",
 }  # fmt: skip
 
 without_graph_optimizer = off_where(lambda module: module not in WITH_OPTIMIZER)

@@ -16,6 +16,7 @@ from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
 from tests.capture.plain import SPECS, TABLE_SPECS, dense_step, dense_variables, table_step, table_variables, trace
 from tests.support.compare import assert_same
+from tests.support.machines import machines
 
 
 def dense_item(times: int = 1, **dtypes: Any) -> GraphItem:
@@ -116,16 +117,6 @@ def placed_on(
     """Where a builder's strategy puts the step on machines with so many devices each."""
     spec = machines(*cpus, kind=kind)
     return placed(item, builder, spec, share_memory, Tasks("run", tuple(each.address for each in spec.nodes)))
-
-
-def machines(*cpus: int, kind: str = "cpus") -> ResourceSpec:
-    """Machines with so many devices each, which need not be there."""
-    return ResourceSpec({
-        "nodes": [
-            {"address": f"10.0.0.{number}", "chief": number == 1, kind: list(range(count))}
-            for number, count in enumerate(cpus, 1)
-        ]
-    })
 
 
 def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None, active: int | None = None) -> Draft:

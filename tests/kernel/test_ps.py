@@ -72,9 +72,7 @@ def test_rows_of_all_busy_replicas_are_put_one_behind_the_other():
         graph = build(item, placed(item, PS(), machine(cpus=3)), active).graph_def
         (scatter,) = nodes_of(graph, "ResourceScatterSub").values()
         before = ancestors(graph.node, scatter.name)
-        joined = [
-            node for name, node in nodes_of(graph, "ConcatV2").items() if name in before and "server" in name
-        ]
+        joined = [node for name, node in nodes_of(graph, "ConcatV2").items() if name in before and "server" in name]
         assert [len(node.input) - 1 for node in joined] == ([active] * 2 if active > 1 else [])
         assert not {node.op for node in graph.node if node.name in before} & {"AddN", "UnsortedSegmentSum"}
 

@@ -5,7 +5,8 @@ import pytest
 from autodist_core.kernel import build
 from autodist_core.kernel.placement.arrangement import memories
 from autodist_core.strategy import PS, AllReduce, Parallax
-from tests.kernel.graphs import compiled, dense_item, machine, machines, placed_on, table_item
+from tests.kernel.graphs import compiled, dense_item, machine, placed_on, table_item
+from tests.support.machines import machines
 from tests.support.strategies import LOSSY
 
 EXACT = [AllReduce(), AllReduce(bucket_bytes=8), PS(), Parallax(), PS(local_proxy_variable=True)]

@@ -15,6 +15,7 @@ from autodist_keras import DistributedModel
 from tests.support.compare import assert_same
 from tests.support.distributed import SUM, numbers, replicas, replicas_on
 from tests.support.loops import descend
+from tests.support.machines import machines
 from tests.support.models import stacked
 
 
@@ -99,9 +100,7 @@ def test_results_that_are_not_dense_are_refused_with_what_makes_them_dense():
 
 
 def test_python_in_a_step_over_several_machines_is_refused_before_they_start():
-    nodes = [{"address": "10.0.0.1", "chief": True, "cpus": [0]}, {"address": "10.0.0.2", "cpus": [0]}]
-    strategy = autodist_core.distribute({"nodes": nodes, "ssh": {"username": "nobody"}})
-
+    strategy = autodist_core.distribute(machines(1, 1))
     weight = tf.Variable(1.0, dtype=tf.float64)
 
     def step(x):
