@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(config, items):
     """Warnings are errors, except for the one that is Keras's own; combinations that `quick` does not name are long."""
     named, there = {}, defaultdict(set)
     for item in items:
-        if is_numeric(item.path):
+        if folder_of(item.path) in NUMERIC | {"cluster"}:
             item.add_marker(pytest.mark.filterwarnings(OF_KERAS))
         if quick := item.get_closest_marker("quick"):
             test, combination = item.nodeid.removesuffix("]").split("[", 1)
