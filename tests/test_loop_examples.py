@@ -13,13 +13,7 @@ from tests.network.lan import ROOT
 from tests.support.compare import assert_same
 from tests.support.distributed import replicas
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def example(name: str):
