@@ -4,11 +4,9 @@ import ast
 import configparser
 import contextlib
 import dataclasses
-import importlib.util
 import io
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +15,7 @@ import keras
 import pytest
 
 from autodist_core.strategy import BUILDERS
+from tests.support.programs import module_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -219,14 +218,7 @@ def test_the_architecture_names_files_and_kernels_that_exist():
 
 
 def test_pictures_are_what_the_script_draws():
-    spec = importlib.util.spec_from_file_location("pictures", DOCS / "pictures.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    try:
-        spec.loader.exec_module(module)
-        drawn = module.pictures()
-    finally:
-        del sys.modules[spec.name]
+    drawn = module_of(DOCS / "pictures.py").pictures()
     measured = "bench.svg"  # drawn by benchmarks/picture.py
     files = {path.name: path.read_text() for path in (DOCS / "pictures").iterdir() if path.name != measured}
     assert files == drawn, "run python docs/pictures.py"

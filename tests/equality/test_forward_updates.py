@@ -11,7 +11,6 @@ from tests.support.steps import Adversarial, OwnStep
 from tests.support.strategies import BUILDERS
 from tests.support.training import QUIET, assert_equal_training, compiled, distributed, everything
 
-pytestmark = pytest.mark.usefixtures("float64")
 layers = keras.layers
 
 

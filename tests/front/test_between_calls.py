@@ -92,7 +92,6 @@ def _another_head(model):
 
 @pytest.mark.quick("another layer")
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method")
-@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     "change", [_another_head, lambda model: model.quantize("int8")], ids=["another layer", "quantized"]
 )
@@ -121,7 +120,6 @@ class _Function(keras.layers.Layer):
         return tf.tanh(x @ tf.convert_to_tensor(self.kernel))
 
 
-@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("saved", [False, True], ids=["function", "SavedModel"])
 def test_a_function_in_a_layer_is_evaluated_after_it_was_trained(tmp_path, saved):
     """To take its gradient adds results to the function's graph, which an evaluation calls then."""

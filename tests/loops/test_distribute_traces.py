@@ -159,11 +159,7 @@ def test_a_function_inside_a_trace_sees_what_keras_keeps_for_each_thread():
             run = tf.function(lambda: strategy.run(draw)) if traced else lambda: strategy.run(draw)
             return strategy.experimental_local_results(run())[0].numpy().tolist()
 
-    before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        eager, traced = drawn(False), drawn(True)
-    finally:
-        keras.config.set_dtype_policy(before)
+    eager, traced = drawn(False), drawn(True)
     assert set(seen) == {"mixed_bfloat16"}
     assert eager == traced
