@@ -15,9 +15,8 @@ import keras
 import pytest
 
 from autodist_core.strategy import BUILDERS
-from tests.support.programs import module_of
+from tests.support.programs import ROOT, module_of
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 COMPLETE = {"README.md", "docs/large-models.md", "docs/start.md"}

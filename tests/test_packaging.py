@@ -9,11 +9,11 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.programs import ROOT
+
 PACKAGES = ("autodist_core", "autodist_keras")
 
 # Adding a name here is a promise to keep it; taking one away breaks somebody's program.

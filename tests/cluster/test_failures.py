@@ -3,7 +3,6 @@
 import re
 import threading
 import time
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -24,7 +23,6 @@ from tests.support.waiting import HANGS, until
 
 pytestmark = pytest.mark.usefixtures("float64", "known_hosts", "nothing_stays")
 
-ROOT = Path(__file__).parents[2]
 LOST_AFTER = 3.0
 DATA = dense_data(400)
 BATCH = 10

@@ -1,12 +1,11 @@
 """A notebook trains over hosts: in a real Jupyter kernel, interrupted as its stop button does, and ended with it."""
 
 import os
-from pathlib import Path
 
 import pytest
 from jupyter_client.manager import KernelManager
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import ROOT
 
 SETUP = """
 import keras, numpy as np

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.loops import BATCHES, assert_equal_loops, autodist, batches, values
+from tests.support.programs import ROOT
 from tests.support.strategies import BUILDERS
 
 LOSS, W, B = 9.401788, 4.957685, 0.04175035
@@ -171,7 +172,6 @@ def test_a_model_of_the_original_project(case: Any, strategy: str, replicas: int
     assert_equal_loops(case, strategy, replicas)
 
 
-ROOT = Path(__file__).parents[2]
 
 DATA = """
 import numpy as np

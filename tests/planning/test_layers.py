@@ -5,11 +5,10 @@ import re
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import ROOT
 
 # The stages of autodist_core, in the order of the flow.
 STAGES = (

@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from autodist_core.proto import graphitem_pb2, strategy_pb2, synchronizers_pb2
-from tests.support.programs import module_of
+from tests.support.programs import ROOT, module_of
 
-ROOT = Path(__file__).parents[2]
 ORIGINAL = {
     graphitem_pb2.GraphItem: {"graph_def": 1, "grad_target_pairs": 2, "info": 3},
     graphitem_pb2.GraphItem.Info: {"variables": 1, "table_initializers": 2, "savers": 3},
