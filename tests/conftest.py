@@ -31,6 +31,27 @@ NUMERIC = {
 BRIEF = {"plan", "planning", "proto", "resource_spec", "seams", "step", "strategy"}
 """The folders whose files are short. Test processes take files in this order, so that all of them end together."""
 
+WITHOUT_OPTIMIZER = {
+    "callbacks": {"test_keras_callbacks", "test_resume"},
+    "kernel": {"test_mixed_updates", "test_packing", "test_partitioner"},
+    "reports": {"test_verify", "test_verify_forms"},
+}
+"""The modules for which TensorFlow's graph optimizer is off: it takes a quarter of the time of a small training."""
+
+WITH_OPTIMIZER = {
+    "capture": set(),
+    "equality": {"test_one_replica"},
+    "front": {
+        "test_fused_kernels", "test_gpus", "test_interrupts", "test_loose", "test_memory", "test_products",
+        "test_promises", "test_random_streams", "test_random_updates",
+    },
+    "loops": {
+        "test_distribute", "test_original_cases", "test_over_hosts", "test_own_writes", "test_random_draws",
+        "test_traced_epoch",
+    },
+}  # fmt: skip
+"""Folders for which it is off but in these modules: what is computed is tested with it there and in other folders."""
+
 # What a shell puts into the background ignores Ctrl-C, and so would every program that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -58,7 +79,7 @@ def pytest_collection_modifyitems(config, items):
     """Warnings are errors, except for the one that is Keras's own; combinations that `quick` does not name are long."""
     named, there = {}, defaultdict(set)
     for item in items:
-        if is_numeric(item.path):
+        if folder_of(item.path) in NUMERIC | {"cluster"}:
             item.add_marker(pytest.mark.filterwarnings(OF_KERAS))
         if quick := item.get_closest_marker("quick"):
             test, combination = item.nodeid.removesuffix("]").split("[", 1)
@@ -99,6 +120,20 @@ def fresh_keras(request):
         request.getfixturevalue("float64")
     yield
     reset_keras()
+
+
+@pytest.fixture(autouse=True)
+def graph_optimizer(request):
+    """Switch TensorFlow's graph optimizer off where it is not the matter."""
+    folder, module = folder_of(request.path), request.path.stem
+    off = module in WITHOUT_OPTIMIZER.get(folder, ()) or module not in WITH_OPTIMIZER.get(folder, {module})
+    if off:
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    if off:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 
 
 @pytest.fixture(autouse=True, scope="module")

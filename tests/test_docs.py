@@ -8,7 +8,6 @@ import importlib.metadata
 import io
 import logging
 import re
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +16,8 @@ import keras
 import pytest
 
 from autodist_core.strategy import BUILDERS
+from tests.support.programs import ROOT, module_of
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 COMPLETE = {"README.md", "docs/large-models.md", "docs/start.md"}
@@ -223,7 +222,7 @@ def test_the_architecture_names_files_and_kernels_that_exist():
 
 
 def test_pictures_are_what_the_script_draws():
-    drawn = runpy.run_path(str(DOCS / "pictures.py"))["pictures"]()
+    drawn = module_of(DOCS / "pictures.py").pictures()
     measured = "bench.svg"  # drawn by benchmarks/picture.py
     files = {path.name: path.read_text() for path in (DOCS / "pictures").iterdir() if path.name != measured}
     assert files == drawn, "run python docs/pictures.py"

@@ -5,12 +5,12 @@ It also has every public name that a model has beyond a layer.
 
 import inspect
 import re
-from pathlib import Path
 
 import keras
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.programs import ROOT
+
 PAGE = (ROOT / "docs" / "keras.md").read_text(encoding="utf-8")
 METHODS = ("compile", "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 VERDICTS = {"equal", "refused", "differs", "Keras's error"}

@@ -1,7 +1,5 @@
 """The example programs with loops of their own print and train what one device does."""
 
-import importlib.util
-import sys
 from functools import cache
 
 import keras
@@ -12,26 +10,13 @@ from autodist_core import AutoDist, ResourceSpec
 from tests.network.lan import ROOT
 from tests.support.compare import assert_same
 from tests.support.distributed import replicas
+from tests.support.programs import module_of
 
-
-@pytest.fixture(autouse=True)
-def float64():
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def example(name: str):
-    """The module of a program in examples/, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / f"examples/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        del sys.modules[spec.name]
-    return module
+    return module_of(ROOT / f"examples/{name}.py")
 
 
 def begun_anew(train, *args):

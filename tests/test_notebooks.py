@@ -13,7 +13,8 @@ import pytest
 import yaml
 from nbclient import NotebookClient
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.programs import ROOT
+
 SAID = re.compile(
     r"autodist: ((\w+: )?\d+ per step = |waiting for \d|the \w+( \w+)? of the present fit: |.*[:,] \d+ s so far$)"
 )

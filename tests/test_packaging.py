@@ -9,12 +9,12 @@ import sys
 import tarfile
 import zipfile
 from email.parser import Parser
-from pathlib import Path
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.programs import ROOT
+
 PACKAGES = ("autodist_core", "autodist_keras")
 
 # Adding a name here is a promise to keep it; taking one away breaks somebody's program.

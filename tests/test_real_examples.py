@@ -1,6 +1,5 @@
 """The programs of examples/real, with packages that nobody here wrote: two replicas train as plain Keras does."""
 
-import importlib.util
 import re
 
 import numpy as np
@@ -8,11 +7,10 @@ import pytest
 
 from tests.network.lan import ROOT
 from tests.support.compare import TOLERANCE, assert_same
+from tests.support.programs import module_of
 
 PROGRAMS = ROOT / "examples/real"
-spec = importlib.util.spec_from_file_location("real_programs", PROGRAMS / "compare.py")
-programs = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(programs)
+programs = module_of(PROGRAMS / "compare.py")
 
 FLOAT32 = 1e-5
 """For BayesFlow, which casts to float32: 2.6e-6 was measured, in a bias of an output layer."""

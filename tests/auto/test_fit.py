@@ -131,7 +131,6 @@ def test_weights_are_those_of_one_device(name):
 
 def test_the_fastest_of_those_that_were_tried_is_carried_out():
     model = seeded(dense)
-    model.compile("sgd", "mse")
     with DistributedModel(model, ResourceSpec.local(cpus=2), strategy=Auto(trials=3), share_memory=False) as dm:
         assert "auto tried" not in dm.plan(X, Y)
         dm.fit(X, Y, verbose=0)
@@ -145,7 +144,6 @@ def test_the_fastest_of_those_that_were_tried_is_carried_out():
 
 def test_explain_has_what_was_predicted_beside_what_was_measured():
     model = seeded(dense)
-    model.compile("sgd", "mse")
     distributed = DistributedModel(model, ResourceSpec.local(cpus=2), strategy="auto")
     distributed.fit(X, Y, batch_size=EXAMPLES // 2, epochs=2, verbose=0)
     report = distributed.explain(steps=4)
@@ -177,7 +175,6 @@ def test_a_command_compares_all_strategies_for_machines_that_are_not_there(tmp_p
 
 def test_a_batch_that_fails_is_named_by_the_training():
     model = seeded(lambda: stacked(keras.Input((3,), dtype="int32"), keras.layers.Embedding(4, 2, name="table")))
-    model.compile("sgd", "mse")
     with DistributedModel(model, ResourceSpec.local(cpus=2), strategy=Auto(trials=2)) as dm:
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)in layer 'table'.*The step changed nothing"):
             dm.fit(np.full((8, 3), 9), np.zeros((8, 3, 2)), verbose=0)
@@ -187,7 +184,6 @@ def test_a_batch_that_fails_is_named_by_the_training():
 def test_a_step_of_a_fixed_batch_size_is_refused_in_the_words_of_every_strategy():
     fixed = keras.layers.Lambda(lambda x: tf.reshape(x, [16, 6]))
     model = seeded(lambda: stacked(keras.Input((6,)), fixed, keras.layers.Dense(6)))
-    model.compile("sgd", "mse")
     auto = DistributedModel(model, ResourceSpec.local(cpus=2), strategy=Auto(trials=2))
     with auto as dm, pytest.raises(CaptureError, match="fixes how many examples a batch has"):
         dm.fit(np.zeros((16, 6)), np.zeros((16, 6)), batch_size=16, verbose=0)

@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import random
 import re
 from functools import cache, partial
 from pathlib import Path
@@ -12,14 +11,13 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_core.strategy import AllReduce
 from autodist_keras.callbacks import Resume
 from autodist_keras.callbacks.resume.state_files import StateFiles
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained
-from tests.support.ended import Killed, kill
+from tests.support.ended import kill, killed
 from tests.support.models import stacked
 from tests.support.programs import printed_by
 from tests.support.training import distributed, run, seeded
@@ -53,7 +51,7 @@ RAN: list[int] = []
 """The steps that the last call of `train` ran."""
 
 
-def train(folder: Path | None, callbacks=(), *, case=build, fit=None, replicas=1, strategy=None, keep=2, **arguments):
+def train(folder: Path | None, callbacks=(), *, case=build, replicas=1, strategy=None, keep=2, **arguments):
     """One process's part of a training: from its beginning, or from the newest state of a folder."""
     model = seeded(case)
     own = [] if folder is None else [Resume(folder, every=1, keep=keep)]
@@ -80,8 +78,7 @@ def never_killed() -> Trained:
 def interrupted(folder: Path, kills: tuple[int, ...], callbacks=(), settings=None, **arguments) -> Trained:
     """A training that is ended again and again, each time so many steps after its beginning, and then completed."""
     for index, at in enumerate(kills):
-        with pytest.raises(Killed):
-            train(folder, [*callbacks, lambda at=at: kill(at)], **{**arguments, **(settings or [{}] * 9)[index]})
+        killed(train, folder, [*callbacks, lambda at=at: kill(at)], **{**arguments, **(settings or [{}] * 9)[index]})
         assert len(RAN) <= at
     found = train(folder, callbacks, **{**arguments, **(settings or [{}] * 9)[len(kills)]})
     # The rest and no more: what ran before the last end is not run again.
@@ -99,62 +96,6 @@ def test_arrays_in_a_shuffled_order(kills, tmp_path: Path, caplog):
     said = re.findall(r"goes on in epoch (\d) of 3, at step (\d) of 6 \(saved 20..-..-.. ..:..:..\)", caplog.text)
     epoch, step = map(int, said[-1])
     assert len(said) == len(kills) and len(RAN) == (EPOCHS - epoch) * STEPS + STEPS - step + 1
-
-
-class Batches(keras.utils.PyDataset):
-    """Batches in another order in each epoch: by a generator of its own, and by Python's random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._rng = np.random.default_rng(11)
-        self._order = np.arange(EXAMPLES)
-
-    def __len__(self) -> int:
-        return STEPS
-
-    def __getitem__(self, index: int):
-        rows = self._order[index * BATCH : (index + 1) * BATCH]
-        x, y = data()
-        return x[rows] + random.random(), y[rows]
-
-    def on_epoch_end(self) -> None:
-        self._rng.shuffle(self._order)
-
-
-def generator():
-    """Batches without an end, by numpy's random numbers."""
-    x, y = data()
-    while True:
-        rows = np.random.permutation(EXAMPLES)[:BATCH]
-        yield x[rows], y[rows]
-
-
-def dataset() -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES)
-
-
-def noisy(x: Any, y: Any) -> Any:
-    return tf.numpy_function(lambda rows: rows * 2.0, [x], tf.float64), y
-
-
-SOURCES: dict[str, dict[str, Any]] = {
-    "dataset": {"x": lambda: dataset().batch(BATCH).prefetch(2)},
-    "repeated": {"x": lambda: dataset().repeat().batch(BATCH), "steps_per_epoch": 4},
-    "unknown": {"x": lambda: dataset().filter(lambda x, y: x[0] < 1.0).batch(BATCH)},
-    "skipped": {"x": lambda: dataset().map(noisy).batch(BATCH).map(lambda x, y: (tf.ensure_shape(x, (None, 5)), y))},
-    "py_dataset": {"x": Batches},
-    "generator": {"x": generator, "steps_per_epoch": 4},
-}
-
-
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.quick("dataset", "py_dataset")
-@pytest.mark.parametrize("name", SOURCES)
-def test_sources_of_data(name: str, tmp_path: Path):
-    """tf.data goes on where it was; what Python makes is made again and skipped."""
-    arguments = {"y": None, "batch_size": None, **SOURCES[name], "shuffle": name == "py_dataset"}
-    expected = train(None, **arguments)
-    assert_equally_trained(expected, interrupted(tmp_path, (5, 2), **arguments), tolerance=0.0)
 
 
 class Warmup(keras.callbacks.Callback):
@@ -218,8 +159,7 @@ def lazy() -> keras.Model:
 def test_a_model_that_is_built_by_its_first_step(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(lazy, "again", False, raising=False)
     expected = train(None, case=lazy)
-    with pytest.raises(Killed):
-        train(tmp_path, [lambda: kill(3)], case=lazy)
+    killed(train, tmp_path, [lambda: kill(3)], case=lazy)
     monkeypatch.setattr(lazy, "again", True)
     assert_equally_trained(expected, train(tmp_path, case=lazy), tolerance=0.0)
 
@@ -254,8 +194,7 @@ def test_a_longer_training_begins_with_the_complete_one(tmp_path: Path):
 
 def test_files_that_are_not_complete(tmp_path: Path, caplog):
     """One that is cut off and one with a changed byte are left out; the state before them is taken."""
-    with pytest.raises(Killed):
-        train(tmp_path, [lambda: kill(5)], keep=3)
+    killed(train, tmp_path, [lambda: kill(5)], keep=3)
     files = sorted(tmp_path.glob("*.resume"))
     assert len(files) == 3
     files[2].write_bytes(files[2].read_bytes()[:-40])
@@ -313,8 +252,7 @@ def killed_in_the_second_epoch(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
-    with pytest.raises(Killed):
-        train(folder, [lambda: kill(8)])
+    killed(train, folder, [lambda: kill(8)])
     return folder
 
 
@@ -344,9 +282,7 @@ def test_what_else_is_refused(tmp_path: Path):
             front.fit(x, y, callbacks=[Resume(tmp_path), Resume(tmp_path)])
         with pytest.raises(ValueError, match="BackupAndRestore and Resume both decide where the training begins"):
             front.fit(x, y, callbacks=[Resume(tmp_path), callbacks.BackupAndRestore(tmp_path / "backup")])
-        front.fit(
-            x, y, verbose=0, callbacks=[callbacks.LambdaCallback(on_train_batch_begin=inner), Resume(tmp_path)]
-        )
+        front.fit(x, y, verbose=0, callbacks=[callbacks.LambdaCallback(on_train_batch_begin=inner), Resume(tmp_path)])
 
 
 @pytest.mark.quick("2")

@@ -1,5 +1,6 @@
 """After a failure a training has the batches that it would have had: in the epoch it goes on in, and in later ones."""
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,12 @@ import tensorflow as tf
 
 from autodist_keras.callbacks import Resume
 from autodist_keras.callbacks.resume import resumable_fit
-from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
-from tests.support.ended import Killed, kill
+from tests.support.ended import kill, killed
 from tests.support.models import stacked
 from tests.support.training import distributed, seeded
 
-pytestmark = [
-    pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS, "ignore:Your input ran out of data"),
-]  # fmt: skip
+pytestmark = pytest.mark.filterwarnings("ignore:Your input ran out of data")
 
 
 def build() -> keras.Model:
@@ -27,22 +25,27 @@ def build() -> keras.Model:
 
 
 def fit(source: Any, folder: Path | None, *callbacks: Any, **options: Any) -> dict[str, np.ndarray]:
-    """One start of a program with one `fit`; the weights, which depend on the order of the batches."""
+    """One start of a program with one `fit`; the weights, which depend on the order of the batches, and History."""
     keras.utils.set_random_seed(2)
     model, x = seeded(build), source()
     own = [] if folder is None else [Resume(folder, every=1)]
     with distributed(model, replicas=1) as front:
-        front.fit(x, verbose=0, shuffle=False, callbacks=[*own, *callbacks], **{"epochs": 4, **options})
-    return named(model.weights)
+        history = front.fit(x, verbose=0, shuffle=False, callbacks=[*own, *callbacks], **{"epochs": 4, **options})
+    return named(model.weights) | {"loss": np.array(history.history["loss"]), "epochs": np.array(history.epoch)}
 
 
 def assert_goes_on(source: Any, folder: Path, *kills: int, **options: Any) -> None:
     """Bit for bit: a training that is ended before these steps, each counted from its start, and one that is not."""
-    expected = fit(source, None, **options)
+    whole, rest = [], []
+
+    def counting(steps: list[int]) -> keras.callbacks.Callback:
+        return keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+
+    expected = fit(source, None, counting(whole), **options)
     for steps in kills:
-        with pytest.raises(Killed):
-            fit(source, folder, kill(steps), **options)
-    assert_same(expected, fit(source, folder, **options), 0.0)
+        killed(fit, source, folder, kill(steps), **options)
+    assert_same(expected, fit(source, folder, counting(rest), **options), 0.0)
+    assert len(whole) - sum(kills) <= len(rest) < len(whole), "what ran before the last end is not run again"
 
 
 def rows(first: int = 0, last: int = 12) -> tf.data.Dataset:
@@ -74,14 +77,6 @@ SOURCES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.quick("shuffled twice")
-@pytest.mark.parametrize("name", SOURCES)
-def test_shuffles_that_draw_their_seeds_at_different_moments(name: str, tmp_path: Path):
-    """TensorFlow makes an inner iterator when it is first needed, and its seeds are drawn then."""
-    source, options = SOURCES[name]
-    assert_goes_on(source, tmp_path, 1, 4, 3, **options)
-
-
 def test_a_chosen_dataset_without_an_end(tmp_path: Path, monkeypatch):
     """What is taken again ends where the training was, also when it is complete and not run again."""
     def source() -> tf.data.Dataset:
@@ -111,8 +106,7 @@ def test_a_cache_in_a_file(steps: int, tmp_path: Path):
         return rows().shuffle(12).cache(str(tmp_path / name)).shuffle(2).batch(4)
 
     expected = fit(lambda: source("whole"), None)
-    with pytest.raises(Killed):
-        fit(lambda: source("killed"), tmp_path / "states", kill(steps))
+    killed(fit, lambda: source("killed"), tmp_path / "states", kill(steps))
     complete = (tmp_path / "killed.index").exists()
     assert complete == (steps == 4)
     for file in [] if complete else tmp_path.glob("killed*"):
@@ -121,7 +115,7 @@ def test_a_cache_in_a_file(steps: int, tmp_path: Path):
 
 
 class Rows(keras.utils.PyDataset):
-    """Batches in another order in each epoch."""
+    """Batches in another order in each epoch: by a generator of its own, and by Python's random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,22 +126,23 @@ class Rows(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         first = 4 * int(self._order[index])
-        return next(iter(rows(first, first + 4).batch(4)))
+        x, y = next(iter(rows(first, first + 4).batch(4)))
+        return x + random.random(), y
 
     def on_epoch_end(self) -> None:
         self._draws.shuffle(self._order)
 
 
 def generated() -> Any:
-    draws = np.random.default_rng(1)
+    """Batches without an end, by numpy's random numbers."""
     while True:
-        yield draws.normal(size=(4, 5)), draws.normal(size=(4, 1))
+        yield np.random.normal(size=(4, 5)), np.random.normal(size=(4, 1))
 
 
 LONGER: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "dataset": (lambda: rows().shuffle(12).batch(4).shuffle(3), {}),
     "unknown": (lambda: rows().shuffle(12).filter(lambda x, y: x[0] < 1.0).batch(4), {}),
-    "without an end": (lambda: rows().shuffle(12).repeat().batch(5), {"steps_per_epoch": 2}),
+    "without an end": (lambda: rows().shuffle(12).repeat().batch(5), {"steps_per_epoch": 3}),
     "steps": (lambda: rows().shuffle(12).batch(2), {"steps_per_epoch": 4}),
     "skipped": (lambda: rows().shuffle(12).map(in_python).shuffle(4).batch(2), {"steps_per_epoch": 4}),
     "arrays": (
@@ -156,6 +151,17 @@ LONGER: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "py_dataset": (Rows, {}),
     "generator": (generated, {"steps_per_epoch": 3}),
 }  # fmt: skip
+
+
+@pytest.mark.quick("shuffled twice", "dataset", "py_dataset")
+@pytest.mark.parametrize("name", SOURCES | LONGER)
+def test_what_is_killed_goes_on_in_the_data(name: str, tmp_path: Path):
+    """TensorFlow makes an inner iterator when it is first needed, and the seeds of its shuffle are drawn then.
+
+    tf.data goes on where it was, and what Python makes is made again and skipped.
+    """
+    source, options = (SOURCES | LONGER)[name]
+    assert_goes_on(source, tmp_path, 1, 4, 3, **options)
 
 
 @pytest.mark.quick("dataset")
@@ -187,7 +193,6 @@ def test_two_fits_of_one_py_dataset(stops: bool, tmp_path: Path, monkeypatch):
         return named(model.weights)
 
     expected = start(tmp_path / "whole")
-    with pytest.raises(Killed):
-        start(tmp_path / "killed", kill(7))
+    killed(start, tmp_path / "killed", kill(7))
     monkeypatch.setattr(resumable_fit, "_ended", set())  # another process
     assert_same(expected, start(tmp_path / "killed"), 0.0)

@@ -12,7 +12,7 @@ import pytest
 from autodist_keras.callbacks import Resume
 from autodist_keras.callbacks.resume.callback_state import CallbackStates
 from tests.support.compare import Trained, assert_equally_trained, assert_same
-from tests.support.ended import Killed, kill
+from tests.support.ended import kill, killed
 from tests.support.made_data import Batches
 from tests.support.models import stacked
 from tests.support.training import distributed, run, seeded, trained
@@ -51,8 +51,7 @@ def train(folder: Path | None, case: Any, *last: Any, source: Any = None, then: 
 def assert_resumed(tmp_path: Path, case: Any, steps: int = 7, **options: Any) -> None:
     """Bit for bit: a training that is ended before a step and started again, and one that is not."""
     expected = train(None, case, **options)
-    with pytest.raises(Killed):
-        train(tmp_path, case, kill(steps), **options)
+    killed(train, tmp_path, case, kill(steps), **options)
     assert_equally_trained(expected, train(tmp_path, case, **options), tolerance=0.0)
 
 
@@ -108,8 +107,7 @@ def test_the_step_is_captured_once(tmp_path: Path):
 
         return (stacked(keras.Input((3,)), keras.layers.Dense(1), loss=loss),)
 
-    with pytest.raises(Killed):
-        train(tmp_path, case, kill(7))
+    killed(train, tmp_path, case, kill(7))
     first = len(calls)
     train(tmp_path, case)
     assert len(calls) == 2 * first

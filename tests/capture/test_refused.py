@@ -1,4 +1,4 @@
-"""Steps that cannot be captured are refused with all reasons, in one CaptureError, and change nothing."""
+"""Steps that cannot be captured, or divided, are refused with all reasons, in one error, and change nothing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,12 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError, NotYetError
-from tests.capture.steps import DATA, QUIET, assert_refused, compiled, gradients_of, stepping
+from tests.capture.steps import DATA, assert_refused, compiled, gradients_of, stepping
 from tests.support.compare import assert_same, named
-from tests.support.steps import OwnStep
-from tests.support.training import distributed
+from tests.support.layers import Does
+from tests.support.models import DENSE, ReferenceModel, dense_data, even_data, ready
+from tests.support.steps import OwnLoss, OwnStep
+from tests.support.training import QUIET, assert_equal_training, distributed, seeded
 
 
 def _apply(model: keras.Model, data: Any, change: Callable[[list], list] = lambda gradients: gradients) -> None:
@@ -40,16 +42,6 @@ def _in_loop(model, data) -> None:
 def _in_function(model, data) -> None:
     gradients = gradients_of(model, data)
     tf.function(lambda: model.optimizer.apply(gradients, model.trainable_variables))()
-
-
-def _writes_a_weight(model, data) -> None:
-    _apply(model, data)
-    model.first.kernel.assign(model.first.kernel + tf.reduce_mean(data[0]))
-
-
-def _writes_the_rate(model, data) -> None:
-    _apply(model, data)
-    model.optimizer.learning_rate.assign(0.9 * model.optimizer.learning_rate)
 
 
 def _twice_the_same(model, data) -> None:
@@ -91,14 +83,6 @@ REFUSED: dict[str, tuple[Callable[[], keras.Model], str]] = {
     "in a conditional": (stepping(_in_conditional), NESTED),
     "in a loop": (stepping(_in_loop), NESTED),
     "in a function": (stepping(_in_function), NESTED),
-    "writes a weight": (
-        stepping(_writes_a_weight),
-        r"trainable variable 'first/kernel' is written outside an optimizer, with a value that needs the batch",
-    ),
-    "writes the learning rate": (
-        stepping(_writes_the_rate),
-        r"optimizer variable 'optimizer/sgd/learning_rate' is written outside optimizer\.apply; use a learning rate",
-    ),
     "two gradients": (stepping(_twice_the_same), r"variable 'first/kernel' gets two gradients in one apply"),
     "mutable table": (stepping(_counts, _with_table), r"(?s)LookupTableInsertV2.*" + RESOURCES),
     "iterator": (stepping(_takes_from_an_iterator, _with_iterator), r"(?s)IteratorGetNext.*" + RESOURCES),
@@ -141,7 +125,7 @@ def test_replicas_do_not_draw_their_own_numbers_in_an_update():
     before = model.get_weights()
     for options in ({"strategy": "PS"}, {"share_memory": True}):
         with distributed(model, **options) as front:
-            front.fit(DATA.x, DATA.y, **QUIET)
+            front.fit(DATA.x, DATA.y, epochs=2, **QUIET)
     assert not np.array_equal(before[0], model.get_weights()[0])
 
 
@@ -159,23 +143,10 @@ def test_a_variable_of_no_layer_is_trained_all_the_same():
             model.optimizer.apply(tape.gradient(loss, variables), variables)
 
         model = stepping(step)()
-        front_of(model).fit(DATA.x, DATA.y, **QUIET)
+        front_of(model).fit(DATA.x, DATA.y, epochs=2, **QUIET)
         outcomes.append({**named(model.weights), "factor": factor.numpy()})
     assert_same(*outcomes)
     assert abs(outcomes[0]["factor"] - 2.0) > 1e-3
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_fixed_batch_size_leaves_nothing_to_split(replicas: int):
-    x = keras.Input(batch_shape=(5, 5), name="x")
-    model = keras.Model(x, keras.layers.Dense(1, name="out")(x), name="fixed")
-    model.compile("sgd", "mse", jit_compile=False)
-    with distributed(model, replicas=replicas) as front:
-        if replicas == 1:
-            assert np.isfinite(front.fit(DATA.x, DATA.y, batch_size=5, verbose=0).history["loss"]).all()
-            return
-        with pytest.raises(ValueError, match=r"^input 'x' of model 'fixed' has a fixed batch size of 5"):
-            front.fit(DATA.x, DATA.y, batch_size=5, verbose=0)
 
 
 def _prepare(model: keras.Model) -> None:
@@ -214,7 +185,7 @@ WRITTEN = "is written outside an optimizer, with a value that needs the batch or
 TOGETHER: dict[str, tuple[Callable, str, type[Exception], list[str]]] = {
     "writes": (_writes, "PartitionedPS", CaptureError, [
         f"trainable variable 'first/kernel' {WRITTEN}", f"trainable variable 'second/kernel' {WRITTEN}",
-        "optimizer variable 'optimizer/sgd/learning_rate' is written outside optimizer.apply",
+        "optimizer variable 'optimizer/sgd/learning_rate' is written outside optimizer.apply; use a learning rate",
     ]),
     "gradients, a queue and a weight": (_rounds_and_writes, "AllReduce", CaptureError, [
         "the gradient of 'first/kernel' is transformed by", "the gradient of 'first/bias' is transformed by",
@@ -245,3 +216,126 @@ def test_all_reasons_come_at_once_and_from_the_plan_too(name: str):
     for line, reason in zip(lines, reasons, strict=True):
         assert line.startswith("  - ") and reason in line, texts[0]
     assert texts[0] == texts[1] or "0x" in texts[0], "a text with an address differs from trace to trace"
+
+
+class WritesWeights(OwnStep):
+    """Writes a trainable variable without an optimizer, from the batch."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self.first.kernel.assign(self.first.kernel + tf.reduce_mean(data[0]))
+        return logs
+
+
+class TracksInAFunction(OwnStep):
+    """Updates a metric inside a function of its own, which outlives the trace of the step."""
+
+    @tf.function
+    def gradients(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+        self.tracker.update_state(loss)
+        return tape.gradient(loss, self.trainable_variables)
+
+    def train_step(self, data):
+        self.optimizer.apply(self.gradients(*data), self.trainable_variables)
+        return {"squares": self.tracker.result()}
+
+
+class TrainsByHand(OwnLoss, OwnStep):
+    """Updates its weights without an optimizer."""
+
+    def descend(self, gradients):
+        for gradient, variable in zip(gradients, self.trainable_variables, strict=True):
+            variable.assign_sub(0.1 * gradient)
+
+
+def _model(kind: Callable[[], keras.Model]) -> keras.Model:
+    model = ready(seeded(kind), keras.optimizers.SGD(0.1, name="sgd"), jit_compile=False)
+    model(dense_data().x)  # builds it
+    return model
+
+
+@pytest.mark.parametrize(("kind", "reason"), [
+    (WritesWeights, "is written outside an optimizer, with a value that needs"),
+    (TrainsByHand, "outside an optimizer of the model"),
+    (TracksInAFunction, "a metric is updated, or a loss computed, .* inside a tf.function"),
+])  # fmt: skip
+def test_after_a_refusal_the_model_is_as_before_and_plain_keras_trains_it(kind: type[keras.Model], reason: str):
+    data, model, expected = even_data(), _model(kind), _model(kind)
+    with distributed(model) as front, pytest.raises(CaptureError, match=reason):
+        front.fit(data.x, data.y, epochs=1, **QUIET)
+    kinds = [one.fit(data.x, data.y, epochs=1, **QUIET).history for one in (expected, model)]
+    assert kinds[0] == kinds[1]
+    assert_same(named(expected.weights), named(model.weights), tolerance=0.0)
+
+
+class DifferentiatesPython(keras.layers.Layer):
+    """Squares its input in Python, and asks TensorFlow for the gradient."""
+
+    def __init__(self, where: str):
+        super().__init__(name="python")
+        self.where = where
+
+    def call(self, x):
+        def squared(x):
+            found = tf.py_function(lambda rows: rows**2, [x], x.dtype)
+            return tf.ensure_shape(found, x.shape)
+
+        if self.where == "in a function":
+            squared = tf.function(squared)
+        if self.where == "in a branch":
+            return tf.cond(tf.reduce_sum(x**2) < 1e9, lambda: squared(x), lambda: x)
+        return squared(x)
+
+    def compute_output_shape(self, shape):
+        return shape
+
+
+@pytest.mark.quick("in the step")
+@pytest.mark.parametrize("where", ["in the step", "in a function", "in a branch"])
+def test_gradients_of_python_are_refused_on_several_replicas(where: str):
+    """TensorFlow would take one replica's forward pass for another's, or find none, as it happens."""
+    dense = keras.layers.Dense
+    plain, model = (
+        seeded(lambda: keras.Sequential([keras.Input((5,)), dense(3), DifferentiatesPython(where), dense(1)]))
+        for _ in range(2)
+    )
+    for each in (plain, model):
+        each.compile("sgd", "mse", jit_compile=False)
+    data, before = dense_data(), model.get_weights()
+    with distributed(model, replicas=2) as front:
+        with pytest.raises(CaptureError, match=r"gradient of a tf\.py_function.*tf\.custom_gradient, or train with"):
+            front.fit(data.x, data.y, **QUIET)
+        assert all(map(np.array_equal, before, model.get_weights()))
+    plain.fit(data.x, data.y, **QUIET)
+    with distributed(model, replicas=1) as front:
+        front.fit(data.x, data.y, **QUIET)
+    assert all(map(np.array_equal, plain.get_weights(), model.get_weights()))
+
+
+def test_python_that_nothing_is_derived_from_trains_on_several_replicas():
+    """What Python computes is looked at, not differentiated, in a scope with a misleading name."""
+
+    def looks(x):
+        with tf.name_scope("image_gradients"):
+            squared = tf.py_function(lambda rows: rows**2, [x], x.dtype)
+            return x + tf.stop_gradient(tf.ensure_shape(squared, x.shape))
+
+    def build() -> keras.Model:
+        dense = keras.layers.Dense
+        return keras.Sequential([keras.Input((5,)), dense(3), Does(looks), dense(1)])
+
+    assert_equal_training(ReferenceModel("looks", build, dense_data, DENSE.settings), optimizer="sgd")
+
+
+def _spectral() -> keras.Model:
+    """Every call divides the wrapped layer's kernel by its norm, in place."""
+    wrapped = keras.layers.Dense(4, name="wrapped", trainable=False)
+    layers = [keras.layers.SpectralNormalization(wrapped, name="spectral"), keras.layers.Dense(1, name="out")]
+    return keras.Sequential([keras.Input((5,), name="x"), *layers], name="spectral_model")
+
+
+def test_a_frozen_layer_that_writes_its_kernel_trains_like_one_device():
+    reference = ReferenceModel("spectral", _spectral, dense_data, lambda: {"loss": "mse"})
+    assert_equal_training(reference, replicas=3)

@@ -10,7 +10,6 @@ import pytest
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
 from tests.cluster import hurting
-from tests.conftest import OF_KERAS
 from tests.support.compare import Trained, assert_equally_trained
 from tests.support.ended import Killed, kill
 from tests.support.models import Data, ReferenceModel
@@ -19,7 +18,7 @@ from tests.support.training import SEED, fit, run, seeded, train_plain, trained
 from tests.support.waiting import comes_true
 
 LONG_TRAININGS = [
-    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long,
+    pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.long,
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
 ]  # fmt: skip
 """The marks of a file of long tests that train over hosts."""

@@ -11,19 +11,19 @@ import tensorflow as tf
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import OverHosts
-from tests.conftest import OF_KERAS
 from tests.equality.test_rows import MODELS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, DENSE, dense_data, stacked
 from tests.support.strategies import BUILDERS
-from tests.support.training import QUIET, plain, run, train_plain
+from tests.support.training import everything, plain, run, train_plain
 
-pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS), pytest.mark.long]
+pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.long]
 HOSTS = 6
 
 
 CASES = {
-    "dense": tuple(BUILDERS), "convolution": ("AllReduce", "PSLoadBalancing"), "lstm": ("AllReduce",),
+    "dense": tuple(BUILDERS), "convolution": ("AllReduce", "PSLoadBalancing", "PartitionedPS"),
+    "lstm": ("AllReduce", "Mixed"),
     "embedding": ("AllReduce", "PS", "Parallax", "PartitionedPS", "PartitionedAR"),
 }
 
@@ -92,22 +92,14 @@ def _scaled() -> keras.optimizers.Optimizer:
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01, name="inner"), 64.0, name="scaled")
 
 
-def _everything(front, model):
-    """A training, an evaluation and a prediction."""
-    data = dense_data()
-    history = front.fit(data.x, data.y, epochs=2, validation_split=0.2, **QUIET).history
-    evaluated = front.evaluate(data.x, data.y, batch_size=12, verbose=0)
-    return {"fit": history, "evaluate": evaluated, "predict": front.predict(data.x, batch_size=12, verbose=0)}
-
-
 def test_the_same_without_tensorflows_graph_optimizer(network):
     """TensorFlow then puts functions in place of their calls later. So do evaluations and predictions go."""
-    expected = train_plain(DENSE, _everything)
+    expected = train_plain(DENSE, everything)
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         with OverHosts(DENSE, network.spec()) as hosts:
             hosts.compile("adam", AllReduce(compressor="NoneCompressor", bucket_bytes=64))
-            assert_equally_trained(expected, run(_everything, hosts.front, hosts.model))
+            assert_equally_trained(expected, run(everything, hosts.front, hosts.model))
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
 

@@ -169,9 +169,7 @@ def test_agents_of_a_scheduler(network, monkeypatch):
     addresses = [host.address for host in network.hosts]
     started = []
     for index, host in enumerate(network.hosts[1:], 1):
-        env = dict(
-            os.environ, TF_CONFIG=tf_config(addresses, index), AUTODIST_SECRET=SECRET, PYTHONPATH=str(ROOT),
-        )
+        env = dict(os.environ, TF_CONFIG=tf_config(addresses, index), AUTODIST_SECRET=SECRET, PYTHONPATH=str(ROOT))
         command = [sys.executable, "-m", "autodist_core", "agent", "--wait", "30", "--linger", "1"]
         started.append(host.run(command, env=env, stderr=subprocess.PIPE, text=True))
     monkeypatch.setenv("TF_CONFIG", tf_config(addresses, 0))

@@ -8,16 +8,13 @@ import tensorflow as tf
 
 from autodist_keras.callbacks import Timeline
 from tests.cluster.data.test_data_pipelines import untuned
-from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.conftest import OF_KERAS
+from tests.cluster.over_hosts import OverHosts
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
 
-pytestmark = [pytest.mark.filterwarnings(OF_KERAS)]
-
 
 @pytest.mark.long
-def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, known_hosts):
+def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, known_hosts, nothing_stays):
     spec, data, path = network.pair(1, 2), dense_data(), tmp_path / "steps.json.gz"
     addresses = [node["address"] for node in spec["nodes"]]
     with OverHosts(DENSE, spec) as hosts:
@@ -41,11 +38,10 @@ def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tm
         hosts.front.fit(data.x, data.y, batch_size=6, epochs=1, verbose=0)
         fed = "data of the measured steps: fed each step: your program sends the machines their rows of each batch\n"
         assert fed in f"{hosts.front.explain(steps=4)}\n"
-    assert nothing_left(network) == []
 
 
 @pytest.mark.long
-def test_waiting_for_the_dataset_of_a_machine_is_input(network, known_hosts):
+def test_waiting_for_the_dataset_of_a_machine_is_input(network, known_hosts, nothing_stays):
     """To make a batch takes each machine much longer than to compute on it."""
     spec = network.pair()
 
@@ -66,7 +62,6 @@ def test_waiting_for_the_dataset_of_a_machine_is_input(network, known_hosts):
             assert parts["input"] > table.step / 4
         assert "change first: the input takes" in report
         assert "note: the data of the measured steps: each machine runs its tf.data pipeline (" in report
-    assert nothing_left(network) == []
 
 
 def _has_both(found, addresses):

@@ -7,12 +7,11 @@ import pytest
 from autodist_core.auto import Auto
 from autodist_core.strategy import AllReduce, Parallax
 from tests.cluster.over_hosts import OverHosts
-from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, Data, ReferenceModel
 from tests.support.training import run, train_plain
 
-pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
+pytestmark = pytest.mark.usefixtures("float64", "known_hosts")
 HOSTS = 4
 SENDING = AllReduce(factor_rows=1000)
 COMPRESSING = AllReduce(compressor="PowerSGDCompressor", factor_rows=1000)

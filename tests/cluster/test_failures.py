@@ -3,7 +3,6 @@
 import re
 import threading
 import time
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,16 +15,14 @@ from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.hurting import agents, cut, kill, loss_is_noticed, starve, stop
 from tests.cluster.over_hosts import OverHosts
-from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, named
 from tests.support.layers import Does
 from tests.support.models import DENSE, dense_data, ready, stacked
 from tests.support.training import compiled, seeded, trained
 from tests.support.waiting import HANGS, until
 
-pytestmark = [pytest.mark.usefixtures("float64", "known_hosts", "nothing_stays"), pytest.mark.filterwarnings(OF_KERAS)]
+pytestmark = pytest.mark.usefixtures("float64", "known_hosts", "nothing_stays")
 
-ROOT = Path(__file__).parents[2]
 LOST_AFTER = 3.0
 DATA = dense_data(400)
 BATCH = 10

@@ -49,23 +49,6 @@ def home(network, monkeypatch, tmp_path):
     return tmp_path / "home"
 
 
-def test_host_keys_that_are_not_known_and_that_have_changed(network, home):
-    one, two = network.hosts[1:]
-    known = home / ".ssh/known_hosts"
-    lines = known.read_text().splitlines(keepends=True)
-    known.write_text("".join(line for line in lines if not line.startswith(one.address)))
-    two.new_host_key()
-    try:
-        unknown, changed = refusal(network, host1={}, host2={})
-    finally:
-        network.learn()
-    assert unknown.startswith(f"{one.address}: its host key is not known: ssh-ed25519 SHA256:")
-    accept = "accept the key with `ssh -o StrictHostKeyChecking=accept-new -p 22 -l root"
-    assert f"{accept} {one.address} exit` (Host key verification failed)." in unknown
-    assert changed.startswith(f"{two.address}: ITS HOST KEY HAS CHANGED. It shows ssh-ed25519 SHA256:")
-    assert "delete the line named, and accept the new key with `ssh -o" in changed
-
-
 def test_two_hosts_are_wrong_each_in_its_own_way(network, home):
     """A key that the first does not take, and a port of the second on which nobody listens."""
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / "key"], check=True)

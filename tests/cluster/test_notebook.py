@@ -1,14 +1,11 @@
 """A notebook trains over hosts: in a real Jupyter kernel, interrupted as its stop button does, and ended with it."""
 
 import os
-from pathlib import Path
 
 import pytest
 from jupyter_client.manager import KernelManager
 
-from tests.cluster.over_hosts import nothing_left
-
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import ROOT
 
 SETUP = """
 import keras, numpy as np
@@ -64,11 +61,10 @@ def run(client, code, interrupt=None):
 
 
 @pytest.mark.long
-def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, known_hosts):
+def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, known_hosts, nothing_stays):
     manager, client = kernel
     run(client, f"import os; os.environ['HOME'] = {str(network.home)!r}")
     assert run(client, SETUP.format(spec=network.pair())) == "ready 8\n"
     assert run(client, LONG, manager.interrupt_kernel) == "training\nKeyboardInterrupt"
     assert run(client, AGAIN) == "again\n"
     manager.shutdown_kernel(now=True)
-    assert nothing_left(network) == []

@@ -11,12 +11,11 @@ from autodist_core import ResourceSpec
 from autodist_core.cluster.chief.cluster import Cluster
 from tests.cluster.leftovers import assert_nothing_came, running
 from tests.cluster.over_hosts import OverHosts
-from tests.conftest import OF_KERAS
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE
 from tests.support.training import plain
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(OF_KERAS)]
+pytestmark = pytest.mark.usefixtures("float64")
 
 RUNS = (("adam", "AllReduce"), ("momentum", "PS"))
 

@@ -25,12 +25,6 @@ def test_sizes(examples: int, batch: int, replicas: int, share: bool):
     assert_equal_training(DENSE, replicas=replicas, share_memory=share, data=dense_data(examples), batch_size=batch)
 
 
-def test_sample_weights_that_differ_between_replicas():
-    data = dense_data()
-    weights = np.linspace(0.0, 3.0, len(data.x)) ** 2
-    assert_equal_training(DENSE, replicas=3, data=type(data)(data.x, data.y, weights))
-
-
 TRAININGS = 2
 
 

@@ -6,12 +6,11 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.strategy import PS
-from tests.support.models import dense_data, ready, stacked
+from tests.support.models import Data, dense_data, ready, stacked
 from tests.support.steps import Adversarial, OwnStep
 from tests.support.strategies import BUILDERS
-from tests.support.training import QUIET, assert_equal_training, compiled, distributed
+from tests.support.training import QUIET, assert_equal_training, compiled, distributed, everything
 
-pytestmark = pytest.mark.usefixtures("float64")
 layers = keras.layers
 
 
@@ -39,27 +38,18 @@ def _spectral() -> keras.Model:
     return ready(keras.Model(x, Decaying(1, name="out")(shared(shared(hidden)))), "adam", "mse", metrics=["mae"])
 
 
-def _program(front, model):
-    data = dense_data()
-    history = front.fit(data.x, data.y, epochs=2, **QUIET).history
-    return {
-        "history": history, "evaluate": front.evaluate(data.x, data.y, verbose=0),
-        "on_batch": front.train_on_batch(data.x[:1], data.y[:1]), "predict": front.predict(data.x, verbose=0),
-    }
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_every_builder(builder: str):
     """The last batch of an epoch leaves replicas without examples, whose weights change likewise."""
-    assert_equal_training(_spectral, _program, strategy=builder, replicas=3)
+    assert_equal_training(_spectral, everything, strategy=builder, replicas=3)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", [None, PS(staleness=2)], ids=["shared", "staleness"])
 def test_shared_memory_and_replicas_that_may_run_ahead(strategy):
     """One memory is written once; replicas stay in step where the forward pass writes weights."""
-    assert_equal_training(_spectral, _program, strategy=strategy, share_memory=None)
+    assert_equal_training(_spectral, everything, strategy=strategy, share_memory=None)
 
 
 class SpectralCritic(Adversarial):
@@ -87,11 +77,7 @@ def test_weights_that_are_clipped_after_the_update(builder: str):
     def build():
         return ready(Clipped(), keras.optimizers.Adam(0.1))
 
-    def program(front, model):
-        data = dense_data()
-        return front.fit(data.x, data.y, epochs=2, **QUIET).history
-
-    assert_equal_training(build, program, strategy=builder, replicas=3)
+    assert_equal_training(build, data=dense_data(), strategy=builder, replicas=3)
 
 
 @pytest.mark.long
@@ -100,11 +86,9 @@ def test_an_adversary_with_such_a_critic(builder: str):
     def build():
         return ready(SpectralCritic(), "adam", keras.optimizers.SGD(0.1, momentum=0.5, name="critic_sgd"))
 
-    def program(front, model):
-        rng = np.random.default_rng(1)
-        return front.fit(rng.normal(size=(22, 3)), rng.normal(size=(22, 4)), epochs=2, **QUIET).history
-
-    assert_equal_training(build, program, strategy=builder, replicas=3)
+    random = np.random.default_rng(1)
+    data = Data(random.normal(size=(22, 3)), random.normal(size=(22, 4)))
+    assert_equal_training(build, data=data, strategy=builder, replicas=3)
 
 
 class Moving(layers.Dense):

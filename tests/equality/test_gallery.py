@@ -4,7 +4,6 @@ Where a model draws random numbers, the comparison gives every example the same 
 compared with the model as it is.
 """
 
-import importlib.util
 import inspect
 import re
 from functools import cache
@@ -17,6 +16,7 @@ import pytest
 
 from tests.network.lan import ROOT
 from tests.support.compare import TOLERANCE, assert_equally_trained
+from tests.support.programs import module_of
 from tests.support.training import distributed, run, seeded
 
 GALLERY = ROOT / "examples/gallery"
@@ -32,11 +32,7 @@ FLOAT32 = {"ctc_speech": 1e-5}
 
 @cache
 def module(name: str) -> ModuleType:
-    """The module of a file in examples/gallery, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"gallery_{name}", GALLERY / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    return module_of(GALLERY / f"{name}.py")
 
 
 class SameForEach:

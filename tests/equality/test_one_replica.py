@@ -27,22 +27,14 @@ def test_every_model_that_applies_twice(reference: ReferenceModel, without_const
     assert_equal_training(reference, replicas=1, tolerance=0.0)
 
 
-@pytest.mark.quick("convolution")
-@pytest.mark.parametrize("reference", MODELS, ids=str)
-def test_every_model(reference: ReferenceModel):
-    assert_equal_training(reference, replicas=1, tolerance=0.0)
-
-
-@pytest.mark.quick("Parallax")
-@pytest.mark.parametrize("builder", ["PS", "PSLoadBalancing", "Parallax"])
-def test_every_builder(builder: str):
-    assert_equal_training(BY_NAME["embedding"], strategy=builder, replicas=1, tolerance=0.0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
-def test_every_optimizer(optimizer: str):
-    assert_equal_training(DENSE, optimizer=optimizer, replicas=1, tolerance=0.0)
+@pytest.mark.quick("convolution-AllReduce-adam", "embedding-Parallax-adam")
+@pytest.mark.parametrize("reference, builder, optimizer", [
+    *((each, "AllReduce", "adam") for each in MODELS),
+    *((BY_NAME["embedding"], builder, "adam") for builder in ("PS", "PSLoadBalancing", "Parallax")),
+    *((DENSE, "AllReduce", each.name) for each in OPTIMIZERS if each.name != "adam"),
+], ids=str)  # fmt: skip
+def test_every_model_builder_and_optimizer(reference: ReferenceModel, builder: str, optimizer: str):
+    assert_equal_training(reference, optimizer=optimizer, strategy=builder, replicas=1, tolerance=0.0)
 
 
 @pytest.mark.quick("heads")

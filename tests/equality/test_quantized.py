@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from tests.support.training import QUIET, assert_equal_training
+from tests.support.models import Data
+from tests.support.training import assert_equal_training
 
 RANDOM = np.random.default_rng(4)
 X, Y = RANDOM.normal(size=(19, 8)), RANDOM.normal(size=(19, 2))
@@ -41,17 +42,13 @@ def _of(kind: str) -> keras.Model:
 KINDS = {"int8": lambda: _of("int8"), "float8": lambda: _of("float8"), "remat": lambda: _of("remat")}
 
 
-def _fit(front, model):
-    return front.fit(X, Y, **QUIET, epochs=3).history
-
-
 @pytest.mark.quick("float8-PS-3")
 @pytest.mark.parametrize(("kind", "strategy", "replicas"), [
     ("int8", "PartitionedPS", 2), ("float8", "PS", 3), ("float8", "AllReduce", 2), ("remat", "PS", 3),
     ("remat", "PartitionedPS", 2),
 ])
 def test_training_equals_one_devices(kind: str, strategy: str, replicas: int):
-    trained = assert_equal_training(KINDS[kind], _fit, strategy=strategy, replicas=replicas)
+    trained = assert_equal_training(KINDS[kind], data=Data(X, Y), strategy=strategy, replicas=replicas)
     if kind == "float8":
         # One device has seen the largest values of the whole batches.
         history = next(value for name, value in trained.weights.items() if name.endswith("inputs_amax_history"))

@@ -16,7 +16,6 @@ from tests.support.steps import OwnLoss
 from tests.support.training import assert_equal_training, distributed, seeded
 
 ROWS, FEATURES = 22, 6
-pytestmark = pytest.mark.usefixtures("float64")
 
 
 def examples():

@@ -19,6 +19,7 @@ from autodist_core.reports import step_plan
 from autodist_core.strategy import Sharded
 from autodist_core.strategy.written import written
 from autodist_keras import DistributedModel
+from tests.support.machines import machines
 from tests.support.models import stacked
 
 MEASURE = Path(__file__).parents[2] / "benchmarks" / "memory.py"
@@ -74,17 +75,16 @@ def test_a_step_that_does_not_fit_is_said_with_a_batch_that_would(monkeypatch, c
     assert len(said) == 1 and said[0].endswith("plan(x, y) tells what would fit.")
 
 
-@pytest.mark.parametrize(("devices", "second"), [({"cpus": [0]}, "10.0.0.2"), ({"gpus": [0]}, "10.0.0.2:GPU:0")])
+@pytest.mark.parametrize(("devices", "second"), [("cpus", "10.0.0.2"), ("gpus", "10.0.0.2:GPU:0")])
 def test_over_machines_each_has_what_the_strategy_places_there(devices, second, monkeypatch):
-    nodes = [{"address": f"10.0.0.{number}", "chief": number == 1, **devices} for number in (1, 2)]
-    dm = DistributedModel(model(), ResourceSpec({"nodes": nodes}), strategy="PS")
+    dm = DistributedModel(model(), machines(1, 1, kind=devices), strategy="PS")
 
     def planned():
         return {name: each for each in dm.plan(*batch(1024)).table.memory for name in each.devices}
 
     first, other = planned()["10.0.0.1"], planned()[second]
     assert first.optimizer > 100 * other.optimizer
-    assert first.weights > (0.9 if "gpus" in devices else 1.9) * other.weights
+    assert first.weights > (0.9 if devices == "gpus" else 1.9) * other.weights
     assert first.verdict == "fits" and other.verdict == "it is not known what the device has"
     # An agent describes its machine when it starts.
     monkeypatch.setitem(DESCRIBED, "10.0.0.2", {"memory_free": 3 << 20, "cards": [3 << 20]})
@@ -93,10 +93,8 @@ def test_over_machines_each_has_what_the_strategy_places_there(devices, second, 
 
 
 def test_a_strategy_with_less_state_is_named_where_a_step_does_not_fit(monkeypatch):
-    nodes = [{"address": f"10.0.0.{number}", "chief": number == 1, "cpus": [0]} for number in (1, 2)]
-
     def planned(strategy):
-        return DistributedModel(model(), ResourceSpec({"nodes": nodes}), strategy).plan(*batch(4)).table.memory
+        return DistributedModel(model(), machines(1, 1), strategy).plan(*batch(4)).table.memory
 
     def peak(strategy):
         return max(each.peak for each in planned(strategy))

@@ -12,7 +12,7 @@ import tensorflow as tf
 from autodist_keras.training.step_functions import SIZED
 from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.layers import Does
-from tests.support.models import BATCH, DENSE, even_data, ready, stacked
+from tests.support.models import DENSE, even_data, ready, stacked
 from tests.support.training import (
     QUIET,
     assert_equal_training,
@@ -22,16 +22,6 @@ from tests.support.training import (
     train_distributed,
     train_plain,
 )
-
-
-def test_a_dataset_that_ends_early_warns_as_keras_does():
-    def program(front, model):
-        data = even_data()
-        dataset = tf.data.Dataset.from_tensor_slices((data.x, data.y)).batch(BATCH)
-        with pytest.warns(UserWarning, match="ran out of data"):
-            return front.fit(dataset, steps_per_epoch=2, epochs=3, shuffle=False, verbose=0).history
-
-    assert_equal_training(DENSE, program, replicas=2)
 
 
 def test_nan_in_the_data_gives_what_one_device_gives():

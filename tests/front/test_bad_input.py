@@ -184,6 +184,8 @@ def test_a_fixed_batch_size_is_refused_by_the_plan_as_by_fit():
         for call in (front.plan, front.fit):
             with pytest.raises(ValueError, match=r"'x' of model 'fixed' has a fixed batch size of 4"):
                 call(data.x, data.y)
+    with distributed(model, replicas=1) as front:
+        assert 0.0 < front.fit(data.x, data.y, batch_size=4, verbose=0).history["loss"][0] < float("inf")
 
 
 class OfEight(OneLayer):

@@ -1,13 +1,27 @@
-"""What is changed between two calls counts in the next one, however it is changed; what is not changed stays."""
+"""What is changed between two calls counts in the next one; the state comes home once for calls that are one call."""
+
+import contextlib
+import logging
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.compare import assert_equally_trained
+from autodist_core.errors import SessionError
+from autodist_keras import DistributedModel
+from tests.support.compare import assert_equally_trained, named
 from tests.support.models import DENSE, even_data, stacked
-from tests.support.training import QUIET, assert_equal_training, distributed, plain, seeded, train_distributed
+from tests.support.training import (
+    QUIET,
+    assert_equal_training,
+    compiled,
+    distributed,
+    fit,
+    plain,
+    seeded,
+    train_distributed,
+)
 
 
 @tf.function(jit_compile=True)
@@ -78,7 +92,6 @@ def _another_head(model):
 
 @pytest.mark.quick("another layer")
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method")
-@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     "change", [_another_head, lambda model: model.quantize("int8")], ids=["another layer", "quantized"]
 )
@@ -92,11 +105,8 @@ def test_a_variable_that_another_one_of_its_name_replaces_counts(change):
         change(model)
         return [*front.predict(x, verbose=0).ravel(), front.evaluate(x, y, verbose=0)]
 
-    expected = program(*[seeded(_small)] * 2)
-    with distributed(seeded(_small)) as front:
-        found = program(front, front.model)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert np.std(expected) > 0.0
+    expected = assert_equal_training(_small, program, tolerance=1e-9)
+    assert np.std(list(expected.result.values())) > 0.0
 
 
 class _Function(keras.layers.Layer):
@@ -110,7 +120,6 @@ class _Function(keras.layers.Layer):
         return tf.tanh(x @ tf.convert_to_tensor(self.kernel))
 
 
-@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("saved", [False, True], ids=["function", "SavedModel"])
 def test_a_function_in_a_layer_is_evaluated_after_it_was_trained(tmp_path, saved):
     """To take its gradient adds results to the function's graph, which an evaluation calls then."""
@@ -127,38 +136,29 @@ def test_a_function_in_a_layer_is_evaluated_after_it_was_trained(tmp_path, saved
 
     def program(front, model):
         history = front.fit(x, y, batch_size=8, shuffle=False, verbose=0, validation_data=(x, y)).history
-        return [*history.values(), front.predict(x, verbose=0), *model.get_weights()]
+        return history, front.predict(x, verbose=0)
 
-    expected = program(*[seeded(build)] * 2)
-    with distributed(seeded(build)) as front:
-        found = program(front, front.model)
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+    assert_equal_training(build, program)
 
 
 def _other() -> keras.optimizers.Optimizer:
     return keras.optimizers.RMSprop(0.02, name="other")
 
 
-def _fit(front, **options):
-    data = even_data()
-    return front.fit(data.x, data.y, **{**QUIET, "epochs": 2, **options}).history
-
-
 def _plain(front, model):
-    results = [_fit(front)]
+    results = [fit(front)]
     model.optimizer = _other()
     # Plain Keras goes on with the function that it traced, and with the old optimizer, unless it is told.
     model.make_train_function(force=True)
-    return [*results, _fit(front)]
+    return [*results, fit(front)]
 
 
 def test_an_optimizer_that_is_set_between_two_fits_trains_in_the_second():
     for where in ("front", "model"):
         def program(front, model, where=where):
-            results = [_fit(front)]
+            results = [fit(front)]
             {"front": front, "model": model}[where].optimizer = _other()
-            return [*results, _fit(front)]
+            return [*results, fit(front)]
 
         assert_equally_trained(plain(DENSE, _plain), train_distributed(DENSE, program))
 
@@ -173,8 +173,70 @@ class Sets(keras.callbacks.Callback):
 
 def test_an_optimizer_that_is_set_within_a_fit_trains_from_the_next_call_on():
     def program(front, model):
-        results = [_fit(front, callbacks=[Sets()])]
+        results = [fit(front, callbacks=[Sets()])]
         assert model.optimizer.name == "other"
-        return [*results, _fit(front)]
+        return [*results, fit(front)]
 
     assert_equally_trained(plain(DENSE, _plain), train_distributed(DENSE, program))
+
+
+def _one_call(front):
+    return front.one_call() if isinstance(front, DistributedModel) else contextlib.nullcontext()
+
+
+def _looks_and_changes(front, model):
+    data, seen = even_data(), []
+    kernel = model.get_layer("first").kernel
+    for _ in range(2):
+        with _one_call(front):
+            for step in range(4):
+                rows = slice(6 * step, 6 * step + 6)
+                seen.append(front.train_on_batch(data.x[rows], data.y[rows]))
+                if step == 1:
+                    seen.append([weight.copy() for weight in model.get_weights()])
+                    kernel.assign(kernel * 0.5)
+            seen.append(front.test_on_batch(data.x, data.y))
+            seen.append(front.fit(data.x, data.y, epochs=1, **QUIET).history)
+            seen.append(model.optimizer.iterations.numpy())
+        seen.append(named(model.weights))
+        kernel.assign(kernel * 1.5)
+    return seen
+
+
+def test_looks_and_changes_inside_and_between_blocks():
+    assert_equal_training(DENSE, _looks_and_changes, replicas=2, strategy="PS")
+
+
+def test_the_state_comes_home_once(caplog):
+    def program(front, model):
+        data = even_data()
+        with front.one_call():
+            for _ in range(3):
+                front.train_on_batch(data.x, data.y)
+            assert not [line for line in caplog.messages if "bringing the state home" in line]
+
+    with caplog.at_level(logging.DEBUG, "autodist"):
+        train_distributed(DENSE, program)
+    assert len([line for line in caplog.messages if "bringing the state home" in line]) == 1
+
+
+def test_a_batch_that_is_refused_leaves_the_block_as_it_was():
+    def program(front, model):
+        data = even_data()
+        with _one_call(front):
+            front.train_on_batch(data.x, data.y)
+            if isinstance(front, DistributedModel):
+                with pytest.raises(ValueError, match="shape"):
+                    front.train_on_batch(data.x[:, :2], data.y)
+            front.train_on_batch(data.x, data.y)
+
+    assert_equal_training(DENSE, program, strategy="PS")
+
+
+def test_settings_and_compile_wait_for_the_end_of_the_block():
+    front = distributed(compiled(DENSE))
+    with front.one_call():
+        for refused in (front.close, lambda: front.compile("sgd", "mse"), lambda: setattr(front, "strategy", "PS")):
+            with pytest.raises(SessionError, match="this DistributedModel is training: compile, close or change its"):
+                refused()
+    front.close()

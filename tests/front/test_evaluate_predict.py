@@ -84,7 +84,6 @@ def _lower(x):
 TWENTY = np.random.default_rng(3).normal(size=(20, 4))
 
 
-@pytest.mark.usefixtures("float64")
 def test_results_that_have_no_row_for_each_example_are_those_of_the_whole_batch(caplog):
     model = _predicts(
         rows=lambda x: 2 * x,
@@ -109,7 +108,6 @@ def test_results_that_have_no_row_for_each_example_are_those_of_the_whole_batch(
     assert not any("result" in message or "'ragged'" in message for message in said)
 
 
-@pytest.mark.usefixtures("float64")
 def test_results_that_the_replicas_do_not_give_are_named(caplog):
     model = _predicts(
         spread=lambda x: tf.math.reduce_std(x, 0),
@@ -147,7 +145,6 @@ def test_results_that_the_replicas_do_not_give_are_named(caplog):
     assert "not exact: in layer 'running', Pack (...) makes a value that depends on how many examples" in said
 
 
-@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_result_without_an_axis_of_examples_is_refused_before_anything_runs(replicas: int):
     """The parts of two replicas have equally many examples: their products could be put one below the other."""

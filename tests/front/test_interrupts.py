@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
-from tests.support.models import dense_data, dense_model
+from tests.support.models import DENSE, dense_data
 from tests.support.programs import printed_by
-from tests.support.training import distributed, seeded
+from tests.support.training import compiled, distributed
 
 
 @pytest.mark.long
@@ -64,8 +64,7 @@ def test_ctrl_c_where_python_drops_exceptions_ends_the_training(press: Callable[
 
     given = dense_data()
     data = tf.data.Dataset.from_tensor_slices((given.x, given.y)).batch(7).repeat()
-    with distributed(seeded(dense_model)) as front:
-        front.compile("adam", "mse", jit_compile=False)
+    with distributed(compiled(DENSE)) as front:
         handler(interrupts)
         with pytest.raises(KeyboardInterrupt, match="of the program's own"):
             front.fit(data, steps_per_epoch=200, shuffle=False, verbose=0, callbacks=[Presses()])
@@ -100,8 +99,7 @@ def test_what_a_callback_sets_for_ctrl_c_stays(handler, monkeypatch):
             raise KeyboardInterrupt("of no Ctrl-C")
 
     data, sets = dense_data(7), Sets()
-    with distributed(seeded(dense_model)) as front:
-        front.compile("sgd", "mse", jit_compile=False)
+    with distributed(compiled(DENSE, "sgd")) as front:
         front.fit(data.x, data.y, verbose=0, callbacks=[sets])
     assert signal.getsignal(signal.SIGINT) == sets.pressed and sys.unraisablehook == sets.dropped
     signal.raise_signal(signal.SIGINT)
@@ -123,8 +121,7 @@ def test_batches_of_a_dataset_are_taken_in_one_graph_whatever_their_sizes():
         if graph is None:
             eagerly[kind] += 1
 
-    with distributed(seeded(dense_model)) as front:
-        front.compile("sgd", "mse", jit_compile=False)
+    with distributed(compiled(DENSE, "sgd")) as front:
         op_callbacks.add_op_callback(note)
         try:
             front.fit(data, epochs=3, shuffle=False, verbose=0)

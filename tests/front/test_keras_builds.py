@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from autodist_core.strategy import PS
 from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, even_data, stacked
 from tests.support.own_models import OneLayer
@@ -55,7 +56,9 @@ def _compiled_again(front, model):
     fitted()
     model.layers[0].trainable = False  # counts from the next compile on
     fitted()
-    front.compile(loss="mse", metrics=["mse"], jit_compile=False)
+    strategy = {} if front is model else {"strategy": PS()}
+    front.compile(loss="mse", metrics=["mse"], jit_compile=False, **strategy)
+    assert front is model or type(front.strategy) is PS
     fitted()
     model.trainable = False
     front.compile({"class_name": "Adam", "config": {"learning_rate": 0.1}}, "mse", jit_compile=False)

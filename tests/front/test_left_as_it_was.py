@@ -14,17 +14,12 @@ from tests.support.compare import assert_equally_trained, assert_same, named
 from tests.support.models import DENSE, even_data
 from tests.support.plans import without_memory
 from tests.support.steps import OwnLoss
-from tests.support.training import QUIET, compiled, distributed, seeded, train_plain, trained
+from tests.support.training import QUIET, compiled, distributed, fit, seeded, train_plain, trained
 
 
 def _evaluate(front):
     data = even_data()
     return front.evaluate(data.x, data.y, verbose=0, return_dict=True)
-
-
-def _fit(front, **options):
-    data = even_data()
-    return front.fit(data.x, data.y, **{**QUIET, "epochs": 2, **options}).history
 
 
 class Refuses(AllReduce):
@@ -41,7 +36,7 @@ def test_a_refused_fit_leaves_the_session_of_an_evaluation():
         before, evaluated, predicted = named(model.weights), _evaluate(front), front.predict(data.x, verbose=0)
         for _ in range(2):
             with pytest.raises(StrategyError, match="none for this model"):
-                _fit(front)
+                fit(front)
             assert _evaluate(front) == evaluated
             np.testing.assert_array_equal(front.predict(data.x, verbose=0), predicted)
         assert_same(before, named(model.weights), tolerance=0.0)
@@ -49,8 +44,8 @@ def test_a_refused_fit_leaves_the_session_of_an_evaluation():
             front.plan()
         front.strategy = "PS"
         assert "captures the step" in front.plan()
-        actual = trained(model, [_fit(front)])
-    assert_equally_trained(train_plain(DENSE, lambda plain, _: [_fit(plain)]), actual)
+        actual = trained(model, [fit(front)])
+    assert_equally_trained(train_plain(DENSE, lambda plain, _: [fit(plain)]), actual)
 
 
 REFUSES = {
@@ -104,15 +99,15 @@ def _uneven() -> tf.data.Dataset:
 def test_what_is_refused_between_two_fits_counts_for_nothing():
     model = compiled(DENSE)
     with distributed(model, strategy="PS") as front:
-        results = [_fit(front)]
+        results = [fit(front)]
         for case, (call, error) in REFUSED.items():
             with pytest.raises(error):
                 call(front)
             assert type(front.strategy) is PS, case
             assert type(model.optimizer) is keras.optimizers.Adam, case
-        results += [_evaluate(front), _fit(front, batch_size=3)]
+        results += [_evaluate(front), fit(front, batch_size=3)]
         actual = trained(model, results)
-    expected = train_plain(DENSE, lambda plain, _: [_fit(plain), _evaluate(plain), _fit(plain, batch_size=3)])
+    expected = train_plain(DENSE, lambda plain, _: [fit(plain), _evaluate(plain), fit(plain, batch_size=3)])
     assert_equally_trained(expected, actual)
 
 
@@ -134,11 +129,11 @@ def test_ctrl_c_while_a_training_is_built():
     with distributed(model, strategy=Interrupted()) as front:
         evaluated = _evaluate(front)
         with pytest.raises(KeyboardInterrupt):
-            _fit(front)
+            fit(front)
         assert "captures the step" in front.plan()
         assert _evaluate(front) == evaluated
-        actual = trained(model, [_fit(front)])
-    assert_equally_trained(train_plain(DENSE, lambda plain, _: [_fit(plain)]), actual)
+        actual = trained(model, [fit(front)])
+    assert_equally_trained(train_plain(DENSE, lambda plain, _: [fit(plain)]), actual)
 
 
 class FailsFirst(OwnLoss, keras.Model):
@@ -168,12 +163,12 @@ def test_a_training_step_whose_first_trace_fails_trains_exactly_afterwards():
     model = compiled(lambda: build(fails=True))
     with distributed(model, strategy="PS") as front:
         with pytest.raises(ValueError, match="None values") as found:
-            _fit(front)
+            fit(front)
         place, why = found.value.__notes__
         assert f'File "{__file__}"' in place and place.endswith('return {"loss": loss / x.shape[0]}')
         assert why.endswith("take tf.map_fn or tf.vectorized_map.")
-        actual = trained(model, [_fit(front)])
-    assert_equally_trained(train_plain(build, lambda plain, _: [_fit(plain)]), actual)
+        actual = trained(model, [fit(front)])
+    assert_equally_trained(train_plain(build, lambda plain, _: [fit(plain)]), actual)
 
 
 class Drawn(StrategyBuilder):
@@ -194,16 +189,16 @@ def test_a_strategy_is_built_once_for_the_plan_and_the_training():
     builder, data, model = Drawn(), even_data(), compiled(DENSE)
     with distributed(model, strategy=builder) as front:
         plan = front.plan(data.x, data.y)
-        _fit(front)
+        fit(front)
         assert front.plan(data.x, data.y) == plan
         assert without_memory(front.plan()) == without_memory(plan)
         _evaluate(front)
-        _fit(front, batch_size=3)
+        fit(front, batch_size=3)
         assert without_memory(front.plan()) == without_memory(plan)
         assert len(builder.built) == 1
         assert builder.built[0].id in plan
         front.compile(**DENSE.compile_arguments("sgd"))
-        _fit(front)
+        fit(front)
         assert len(builder.built) == 2
         assert builder.built[1].id in front.plan()
 
@@ -212,6 +207,6 @@ def test_a_plan_without_a_batch_is_of_the_strategy_that_trains():
     builder = Drawn()
     with distributed(compiled(DENSE), strategy=builder) as front:
         planned = front.plan().splitlines()[0]
-        _fit(front)
+        fit(front)
         assert front.plan().splitlines()[0] == planned
         assert [front.compressor_state().strategy] == [strategy.id for strategy in builder.built]

@@ -70,7 +70,7 @@ class Meets(Calls):
 
 @pytest.mark.quick("3")
 @pytest.mark.parametrize("bound", [1, 3])
-def test_the_bound_is_reached_and_never_passed(bound: int, float64):
+def test_the_bound_is_reached_and_never_passed(bound: int):
     x, y = _data(20, 6)
     x[:, 0], x[:, 1] = np.repeat(np.arange(20), 6), np.tile([0, 0, 1, 1, 2, 2], 20)
     meets = Meets(bound, 20)
@@ -86,7 +86,7 @@ def test_the_bound_is_reached_and_never_passed(bound: int, float64):
     pytest.param(kind(staleness=bound), id=f"{kind.__name__}-{bound}")
     for kind, bound in ((PS, 2), (PSLoadBalancing, 1), (PartitionedPS, 3))
 ])  # fmt: skip
-def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(builder, float64):
+def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(builder):
     x, y = _data(7, 6)
     x, y = x[:-2], y[:-2]
     expected, model = _two_alike(lambda: keras.optimizers.Adam(0.1, name="adam"))
@@ -100,7 +100,7 @@ def test_an_update_is_made_of_one_batch_whatever_weights_it_was_computed_on(buil
 @pytest.mark.parametrize("builder", [
     pytest.param(kind(sync=False), id=kind.__name__) for kind in (PS, PSLoadBalancing, PartitionedPS)
 ])  # fmt: skip
-def test_asynchronous_updates_are_each_replicas_own_and_none_is_lost(builder, float64):
+def test_asynchronous_updates_are_each_replicas_own_and_none_is_lost(builder):
     """As if every slice had been a batch; the order does not matter where gradients do not depend on weights."""
     x, y = _data(50, 6)
     expected, model = _two_alike(keras.optimizers.SGD)
@@ -124,7 +124,7 @@ def test_metrics_are_of_all_examples_and_training_converges(builder):
     assert history["val_loss"][-1] == pytest.approx(again["loss"])
 
 
-def test_a_metric_counts_every_example_once(float64):
+def test_a_metric_counts_every_example_once():
     x, y = _data(9, 6)
     model = _linear(keras.optimizers.SGD(0.0))
     expected = model.evaluate(x, y, verbose=0)
@@ -165,18 +165,18 @@ def test_an_interrupt_ends_the_fit_and_leaves_the_model_usable():
         assert int(model.optimizer.iterations.numpy()) == before + 2
 
 
-def test_one_replica_has_nobody_to_wait_for(float64):
+def test_one_replica_has_nobody_to_wait_for():
     assert_equal_training(DENSE, strategy=PS(staleness=2), replicas=1)
 
 
-def test_what_keeps_replicas_in_step_is_in_the_plan_and_exact(float64):
+def test_what_keeps_replicas_in_step_is_in_the_plan_and_exact():
     reference = BY_NAME["embedding"]
     assert_equal_training(reference, strategy=Parallax(staleness=2))
     with distributed(compiled(reference), strategy=Parallax(staleness=2)) as front:
         assert "staleness and sync=False have no effect: hidden/kernel keeps the replicas in step" in front.plan()
 
 
-def test_a_step_that_adds_up_over_replicas_keeps_them_in_step(float64):
+def test_a_step_that_adds_up_over_replicas_keeps_them_in_step():
     """Each replica's part of a mean over weights is not known to one replica alone."""
     def weighted() -> dict:
         return {"loss": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")}
@@ -231,7 +231,7 @@ def test_all_batches_before_a_failing_one_are_trained():
         assert (model.get_weights()[0][1] != before[1]).all()
 
 
-def test_a_single_batch_returns_its_own_loss(float64):
+def test_a_single_batch_returns_its_own_loss():
     model = _linear(keras.optimizers.SGD(0.0))
     x, y = _data(1, 6)
     with distributed(model, replicas=1) as front:
@@ -241,7 +241,7 @@ def test_a_single_batch_returns_its_own_loss(float64):
     assert found == pytest.approx(expected, rel=1e-12), "of the first replica's slice"
 
 
-def test_batches_of_two_kinds_in_turns_wait_for_each_other(float64):
+def test_batches_of_two_kinds_in_turns_wait_for_each_other():
     x, y = _data(8, 6)
     expected, model = _two_alike(lambda: keras.optimizers.Adam(0.1, name="adam"))
     with distributed(model, replicas=3, strategy=PS(staleness=2)) as front:

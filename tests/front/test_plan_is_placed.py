@@ -18,21 +18,16 @@ from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_keras.capture.mixing_notes import Notes
 from autodist_keras.reports import model_plan
 from tests.support.graphs import captured
+from tests.support.machines import machines
 from tests.support.models import BY_NAME, ready
 from tests.support.steps import OwnStep
 from tests.support.strategies import BUILDERS, HAND_WRITTEN, HandWritten, serve, strategy_named
 from tests.support.training import seeded
 
 ONE = ResourceSpec.local(cpus=3)
-TWO = ResourceSpec({
-    "nodes": [{"address": "10.0.0.1", "chief": True, "cpus": [0, 1]}, {"address": "10.0.0.2", "cpus": [0]}],
-    "ssh": {"username": "ubuntu"},
-})  # fmt: skip
+TWO = machines(2, 1)
 GPUS = ResourceSpec({"nodes": [{"address": "localhost", "gpus": [0, 1]}]})
-GPUS_OF_TWO = ResourceSpec({
-    "nodes": [{"address": f"10.0.0.{host}", "chief": host == 1, "cpus": [0], "gpus": [0, 1]} for host in (1, 2)],
-    "ssh": {"username": "ubuntu"},
-})  # fmt: skip
+GPUS_OF_TWO = machines(2, 2, kind="gpus", cpus=[0])
 SPECS = {"one machine": ONE, "two machines": TWO, "gpus": GPUS, "gpus of two machines": GPUS_OF_TWO}
 OTHERS = {
     "stale": lambda: PSLoadBalancing(staleness=2), "asynchronous": lambda: PartitionedPS(sync=False),

@@ -47,9 +47,8 @@ def _counting() -> keras.Model:
 @pytest.mark.parametrize("examples, replicas, rows, average", [(10, 2, 5, 5.0), (11, 3, 4, (16 + 16 + 9) / 11),
                                                                (1, 2, 1, 1.0)])  # fmt: skip
 def test_one_batch_is_divided_among_the_replicas(examples: int, replicas: int, rows: int, average: float):
-    data, model = dense_data(examples), seeded(_counting)
+    data, model = dense_data(examples), ready(seeded(_counting), "sgd", "mse", jit_compile=False)
     with distributed(model, replicas=replicas) as front:
-        front.compile("sgd", "mse", jit_compile=False)
         front.train_on_batch(data.x, data.y)
         assert model.get_layer("count").rows.numpy() == rows
         assert relative_error(average, model.get_layer("count").average.numpy()) <= TOLERANCE

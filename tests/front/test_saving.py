@@ -22,15 +22,18 @@ def _twice(reference: ReferenceModel) -> Trained:
     return train_plain(reference, lambda front, model: [_fit(front, reference), _fit(front, reference)][1])
 
 
-@pytest.mark.quick("embedding-PS")
-@pytest.mark.parametrize(("name", "builder"), [("heads", "AllReduce"), ("embedding", "PS")])
-def test_saved_here_continued_in_keras(name: str, builder: str, tmp_path: Path):
-    reference = BY_NAME[name]
-    with distributed(compiled(reference), builder) as front:
+@pytest.mark.quick("embedding-PS-front")
+@pytest.mark.parametrize("name, builder, saves", [("heads", "AllReduce", "model"), ("embedding", "PS", "front")])
+def test_saved_here_continued_in_keras(name: str, builder: str, saves: str, tmp_path: Path):
+    """By the wrapper, or by the user's own object."""
+    reference, model = BY_NAME[name], compiled(BY_NAME[name])
+    with distributed(model, builder) as front:
         _fit(front, reference)
-        front.save(tmp_path / "model.keras")
-    model = keras.models.load_model(tmp_path / "model.keras")
-    assert_equally_trained(_twice(reference), trained(model, _fit(model, reference)))
+        {"front": front, "model": model}[saves].save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded) is type(model)
+    assert_equally_trained(trained(model), trained(loaded), tolerance=0.0)
+    assert_equally_trained(_twice(reference), trained(loaded, _fit(loaded, reference)))
 
 
 def test_saved_in_keras_continued_here(tmp_path: Path):
@@ -41,17 +44,6 @@ def test_saved_in_keras_continued_here(tmp_path: Path):
     model = keras.models.load_model(tmp_path / "model.keras")
     with distributed(model) as front:
         assert_equally_trained(_twice(reference), trained(model, _fit(front, reference)))
-
-
-def test_the_users_own_object_saves_too(tmp_path: Path):
-    reference = BY_NAME["heads"]
-    model = compiled(reference)
-    with distributed(model) as front:
-        _fit(front, reference)
-        model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert type(loaded) is type(model)
-    assert_equally_trained(trained(model), trained(loaded), tolerance=0.0)
 
 
 def test_weights_files_in_the_middle_of_a_training(tmp_path: Path):

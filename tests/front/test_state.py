@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.support.compare import assert_same, named
-from tests.support.models import BY_NAME, DENSE, dense_data, even_data
-from tests.support.training import QUIET, assert_equal_training, train_distributed, train_plain
+from tests.support.models import BY_NAME, DENSE, dense_data
+from tests.support.training import assert_equal_training, fit, train_distributed, train_plain
 
 WAYS = [("callback_model", "AllReduce"), ("closure", "AllReduce"), ("front", "AllReduce"), ("closure", "PS")]
 
@@ -27,10 +27,8 @@ class AtBatch(keras.callbacks.Callback):
         self.seen.append(self.function(self, batch))
 
 
-def _train(front, callback, epochs: int = 2, **options):
-    data = even_data()
-    history = front.fit(data.x, data.y, epochs=epochs, callbacks=[callback], **{**QUIET, **options}).history
-    return {"history": history, "seen": callback.seen}
+def _train(front, callback):
+    return {"history": fit(front, epochs=2, callbacks=[callback]), "seen": callback.seen}
 
 
 @pytest.mark.quick("callback_model-AllReduce")
@@ -61,57 +59,42 @@ def test_weights_that_are_set_count_from_the_next_step(way: str, builder: str):
     assert_equal_training(DENSE, program, replicas=3, strategy=builder)
 
 
-@pytest.mark.quick("shared_memory")
-@pytest.mark.parametrize("share", [False, True], ids=["own_memory", "shared_memory"])
-def test_one_layers_variable_is_read_and_assigned(share: bool):
-    def program(front, model):
-        layer = model.get_layer("first")
-
-        def scale(callback, batch):
-            value = layer.kernel.numpy()
-            layer.kernel.assign(value * (0.9 if batch else 1.1))
-            return value
-
-        return _train(front, AtBatch(scale))
-
-    assert_equal_training(DENSE, program, share_memory=share)
+def _scale_a_variable(callback, batch):
+    kernel = callback.model.get_layer("first").kernel
+    value = kernel.numpy()
+    kernel.assign(value * (0.9 if batch else 1.1))
+    return value
 
 
-def test_a_variable_is_read_as_a_tensor_and_by_a_call_of_the_model():
-    def program(front, model):
-        kernel, x = model.get_layer("out").kernel, dense_data(4).x
-        read = AtBatch(lambda callback, batch: [keras.ops.sum(kernel * 2.0).numpy(), callback.model(x).numpy()])
-        return _train(front, read)
-
-    assert_equal_training(DENSE, program)
+def _read_a_tensor_and_call(callback, batch):
+    kernel, x = callback.model.get_layer("out").kernel, dense_data(4).x
+    return [keras.ops.sum(kernel * 2.0).numpy(), callback.model(x).numpy()]
 
 
-def test_the_learning_rate_changes_at_a_batch():
-    def program(front, model):
-        def change(callback, batch):
-            optimizer = callback.model.optimizer
-            optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * 0.5
-            return {"rate": optimizer.learning_rate.numpy(), "iterations": optimizer.iterations.numpy()}
-
-        return _train(front, AtBatch(change))
-
-    assert_equal_training(DENSE, program, replicas=3, strategy="PS")
+def _halve_the_rate(callback, batch):
+    optimizer = callback.model.optimizer
+    optimizer.learning_rate = float(optimizer.learning_rate.numpy()) * 0.5
+    return {"rate": optimizer.learning_rate.numpy(), "iterations": optimizer.iterations.numpy()}
 
 
-def test_optimizer_slots_are_read_and_changed():
-    def program(front, model):
-        def clear(callback, batch):
-            slots = [v for v in model.optimizer.variables if v.path.endswith("momentum")]
-            assert slots
-            seen = named(slots)
-            if batch == 2:
-                for slot in slots:
-                    slot.assign(np.zeros(slot.shape))
-            return seen
+def _clear_the_slots(callback, batch):
+    slots = [v for v in callback.model.optimizer.variables if v.path.endswith("momentum")]
+    assert slots
+    seen = named(slots)
+    if batch == 2:
+        for slot in slots:
+            slot.assign(np.zeros(slot.shape))
+    return seen
 
-        return _train(front, AtBatch(clear))
 
-    assert_equal_training(DENSE, program, optimizer="momentum")
+@pytest.mark.quick("_scale_a_variable-settings1")
+@pytest.mark.parametrize("at_batch, settings", [
+    (_scale_a_variable, {"share_memory": False}), (_scale_a_variable, {"share_memory": True}),
+    (_read_a_tensor_and_call, {}), (_halve_the_rate, {"replicas": 3, "strategy": "PS"}),
+    (_clear_the_slots, {"optimizer": "momentum"}),
+])  # fmt: skip
+def test_what_is_read_and_changed_at_a_batch(at_batch, settings):
+    assert_equal_training(DENSE, lambda front, model: _train(front, AtBatch(at_batch)), **settings)
 
 
 def test_moving_averages_are_changed_before_training():

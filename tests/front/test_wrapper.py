@@ -15,7 +15,7 @@ from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.support.compare import assert_same, state_in_order
 from tests.support.models import BY_NAME, DENSE, dense_data, even_data
-from tests.support.training import QUIET, compiled, distributed, seeded
+from tests.support.training import QUIET, assert_equal_training, compiled, distributed, fit, seeded
 
 TWO_MACHINES = {"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]}
 
@@ -50,12 +50,11 @@ def test_where_keras_needs_its_own_model_the_error_says_what_to_pass(use):
 
 
 def test_a_strategy_can_be_set_by_name():
-    data = even_data()
     with distributed(compiled(DENSE)) as front:
-        front.fit(data.x, data.y, epochs=1, **QUIET)
+        fit(front, epochs=1)
         front.strategy = "PS"
         assert isinstance(front.strategy, PS)
-        front.fit(data.x, data.y, epochs=1, **QUIET)
+        fit(front, epochs=1)
         assert "ps(" in front.plan()
 
 
@@ -114,13 +113,12 @@ def test_the_plan_says_what_is_guessed_without_a_batch():
 )
 def test_a_copy_trains_on_as_the_original_does(copied):
     """From the same weights, optimizer variables and residuals."""
-    data = even_data()
     with distributed(compiled(DENSE), strategy=AllReduce(compressor="HorovodCompressorEF")) as front:
-        front.fit(data.x, data.y, **QUIET)
+        fit(front, epochs=1)
         with copied(front) as other:
             assert other.model is not front.model
             for each in (front, other):
-                each.fit(data.x, data.y, **QUIET)
+                fit(each, epochs=1)
             assert_same(state_in_order(front.model), state_in_order(other.model), tolerance=0.0)
             assert_same(front.compressor_state().values, other.compressor_state().values, tolerance=0.0)
 
@@ -157,14 +155,27 @@ def _three(front: DistributedModel):
     lambda front: setattr(front, "fit", _three(front)),
 ], ids=["method", "partial", "function", "on the wrapper"])  # fmt: skip
 def test_what_is_put_in_the_place_of_the_models_fit_may_come_back_to_the_wrapper(put):
-    data, model, plain = even_data(), compiled(DENSE), compiled(DENSE)
+    model, plain = compiled(DENSE), compiled(DENSE)
     with distributed(model) as front:
         put(front)
-        for fit in (front.fit, model.fit):
-            assert len(fit(data.x, data.y, epochs=3, **QUIET).history["loss"]) == 3
+        for each in (front, model):
+            assert len(fit(each)["loss"]) == 3
     for _ in range(2):
-        plain.fit(data.x, data.y, epochs=3, **QUIET)
+        fit(plain)
     assert_same(state_in_order(plain), state_in_order(model))
+
+
+def test_methods_may_take_the_place_of_the_models_own(tmp_path):
+    def program(front, model):
+        if front is not model:
+            for name in ("compile", "fit", "evaluate", "save"):
+                setattr(model, name, getattr(front, name))
+        data = even_data()
+        model.compile(**DENSE.compile_arguments("adam"))
+        model.save(tmp_path / "begun.keras")
+        return fit(model, validation_data=(data.x, data.y)), model.evaluate(data.x, data.y, verbose=0)
+
+    assert_equal_training(DENSE, program)
 
 
 def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():
@@ -182,10 +193,10 @@ def test_verify_compares_with_kerass_fit_whatever_is_in_its_place():
 
 
 def test_a_shallow_copy_is_a_second_wrapper_around_the_model():
-    data, model, alone = even_data(), compiled(DENSE), compiled(DENSE)
-    alone.fit(data.x, data.y, epochs=2, **QUIET)
+    model, alone = compiled(DENSE), compiled(DENSE)
+    fit(alone, epochs=2)
     with distributed(model) as front, copy.copy(front) as other:
         for each in (front, other):
-            each.fit(data.x, data.y, **QUIET)
+            fit(each, epochs=1)
         assert other.model is model
     assert_same(state_in_order(alone), state_in_order(model))

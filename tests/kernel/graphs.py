@@ -11,9 +11,12 @@ from autodist_core.capture import capture
 from autodist_core.kernel import Draft, Placement, Tasks, place
 from autodist_core.runtime.local.session import LocalSession
 from autodist_core.step.naming import node_of
+from autodist_core.strategy import AllReduce
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
 from tests.capture.plain import SPECS, TABLE_SPECS, dense_step, dense_variables, table_step, table_variables, trace
+from tests.support.compare import assert_same
+from tests.support.machines import machines
 
 
 def dense_item(times: int = 1, **dtypes: Any) -> GraphItem:
@@ -79,9 +82,15 @@ def _layered_loss(variables: dict[str, tf.Variable], x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(tf.square(y - 0.3))
 
 
-def layered_item(variables: dict[str, tf.Variable], times: int = 1) -> GraphItem:
+def layered_item(times: int = 1, **dtypes: str) -> GraphItem:
     """A step of the three layers that applies its gradients so many times."""
+    variables = layered_variables(**dtypes)
     return capture(trace(dense_step(variables, times, _layered_loss), variables))
+
+
+def layered_values(**dtypes: str) -> dict[str, np.ndarray]:
+    """What their variables begin with."""
+    return {name: variable.numpy() for name, variable in layered_variables(**dtypes).items()}
 
 
 def machine(cpus: int = 2, gpus: int = 0) -> ResourceSpec:
@@ -102,20 +111,12 @@ def placed(
     return place(item, compiled(item, builder, spec or machine()), share_memory, tasks)
 
 
-def placed_on(item: GraphItem, builder: Any, *cpus: int, kind: str = "cpus") -> Placement:
+def placed_on(
+    item: GraphItem, builder: Any, *cpus: int, kind: str = "cpus", share_memory: bool | None = False
+) -> Placement:
     """Where a builder's strategy puts the step on machines with so many devices each."""
     spec = machines(*cpus, kind=kind)
-    return place(item, compiled(item, builder, spec), False, Tasks("run", tuple(each.address for each in spec.nodes)))
-
-
-def machines(*cpus: int, kind: str = "cpus") -> ResourceSpec:
-    """Machines with so many devices each, which need not be there."""
-    return ResourceSpec({
-        "nodes": [
-            {"address": f"10.0.0.{number}", "chief": number == 1, kind: list(range(count))}
-            for number, count in enumerate(cpus, 1)
-        ]
-    })
+    return placed(item, builder, spec, share_memory, Tasks("run", tuple(each.address for each in spec.nodes)))
 
 
 def draft_of(item: GraphItem, builder: Any, spec: ResourceSpec | None = None) -> Draft:
@@ -163,3 +164,15 @@ def train(item: GraphItem, placement: Placement, values: dict, batches: list) ->
     result = session.read(session.known) | {"outputs": np.array(outputs[-1])}
     session.close()
     return result
+
+
+def assert_as_one_device(
+    item: GraphItem, placement: Placement, batches: list, values: dict[str, np.ndarray] | None = None
+) -> dict:
+    """What `train` gives, from values by chance unless they are given, is what one device gives. Gives it, too."""
+    if values is None:
+        random = np.random.default_rng(2)
+        values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
+    found = train(item, placement, values, batches)
+    assert_same(train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches), found)
+    return found

@@ -20,9 +20,10 @@ from tests.capture.plain import dense_step, trace
 from tests.kernel.graphs import (
     SHAPES,
     ancestors,
+    assert_as_one_device,
     constant,
     layered_item,
-    layered_variables,
+    layered_values,
     machine,
     nodes_of,
     placed,
@@ -105,7 +106,7 @@ def test_an_element_larger_than_the_limit_travels_alone():
 
 
 def test_the_last_layer_travels_first_and_waits_for_no_other():
-    graph, sums = _sums(layered_item(layered_variables()), AllReduce(bucket_bytes=8 * 20))
+    graph, sums = _sums(layered_item(), AllReduce(bucket_bytes=8 * 20))
     before = [ancestors(graph.node, node.name) for node in sums]
     carried = [
         [name for name in (*SHAPES, "scale") if any(node.startswith(f"sent/0/{name}/") for node in nodes)]
@@ -118,12 +119,12 @@ def test_the_last_layer_travels_first_and_waits_for_no_other():
 
 
 def test_groups_decide_who_may_travel_together():
-    graph, sums = _sums(layered_item(layered_variables()), AllReduce(chunk_size=2))
+    graph, sums = _sums(layered_item(), AllReduce(chunk_size=2))
     assert sorted(_sizes(graph, sums)) == [4 * 2 + 1, 3 * 5 + 5 * 4], "and what is empty does not travel"
 
 
 def test_every_bucket_asks_for_the_collective_of_the_strategy():
-    item = layered_item(layered_variables(second="float32"))
+    item = layered_item(second="float32")
     for gpus, expected in ((2, "nccl"), (0, "ring")):
         _, sums = _sums(item, AllReduce(all_reduce_spec="NCCL", bucket_bytes=64), gpus=gpus)
         assert {node.attr["communication_hint"].s.decode() for node in sums} == {expected}
@@ -132,7 +133,7 @@ def test_every_bucket_asks_for_the_collective_of_the_strategy():
 
 @pytest.mark.parametrize("cpus", [(1, 1), (2, 1, 1)])
 def test_over_machines_one_collective_more_than_machines_is_under_way(cpus: tuple[int, ...]):
-    item = layered_item(layered_variables(second="float32"), times=2)
+    item = layered_item(2, second="float32")
     graph = build(item, placed_on(item, AllReduce(bucket_bytes=24, chunk_size=1), *cpus)).graph_def
     chains: dict[tuple[str, str], list[Any]] = {}
     for node in nodes_of(graph, "CollectiveReduceV2").values():
@@ -149,7 +150,7 @@ def test_over_machines_one_collective_more_than_machines_is_under_way(cpus: tupl
 
 @pytest.mark.parametrize("cpus, kind, reduce", [((3,), "cpus", "RING"), ((2, 2), "gpus", "NCCL")])
 def test_within_a_machine_and_with_nccl_no_collective_waits_for_another(cpus: tuple[int, ...], kind: str, reduce: str):
-    item = layered_item(layered_variables())
+    item = layered_item()
     placement = placed_on(item, AllReduce(bucket_bytes=24, all_reduce_spec=reduce), *cpus, kind=kind)
     nodes = nodes_of(build(item, placement).graph_def, "CollectiveReduceV2").values()
     assert len(nodes) > len(placement.replicas) * 6
@@ -158,7 +159,7 @@ def test_within_a_machine_and_with_nccl_no_collective_waits_for_another(cpus: tu
 
 @pytest.mark.parametrize("active", [1, 2, 3])
 def test_replicas_agree_on_every_bucket_and_its_key(active: int):
-    item = layered_item(layered_variables(second="float32"), times=2)
+    item = layered_item(2, second="float32")
     graph = build(item, placed(item, AllReduce(bucket_bytes=24, chunk_size=2), machine(3)), active).graph_def
     keys: dict[str, dict[str, int]] = {}
     for name, node in nodes_of(graph, "CollectiveReduceV2").items():
@@ -185,22 +186,17 @@ BUCKETS = [1, 8, 20, 24, 100, 160, 1 << 30]
 @pytest.mark.parametrize("cpus, sizes", [(2, (5,)), (3, (7, 2)), (3, (1,))])
 @pytest.mark.parametrize("bucket", BUCKETS)
 def test_no_size_of_buckets_changes_a_number(bucket: int, cpus: int, sizes: tuple[int, ...]):
-    item = layered_item(layered_variables())
-    values = {name: variable.numpy() for name, variable in layered_variables().items()}
+    item, values = layered_item(), layered_values()
     random = np.random.default_rng(3)
     batches = [random.normal(size=(size, 3)) for size in sizes]
-    builder = AllReduce(bucket_bytes=bucket)
-    alone = train(item, placed(item, builder, machine(1)), values, batches)
-    found = train(item, placed(item, builder, machine(cpus)), values, batches)
-    assert_same(alone, found)
+    found = assert_as_one_device(item, placed(item, AllReduce(bucket_bytes=bucket), machine(cpus)), batches, values)
     assert not any(np.array_equal(found[name], values[name]) for name in (*SHAPES, "scale"))
 
 
 @pytest.mark.parametrize("builder, bucket", [(AllReduce, 4), (Parallax, 36), (AllReduce, 1 << 20)])
 def test_types_of_one_group_are_cut_each_by_its_own_size(bucket: int, builder):
     dtypes = {"first": "float32", "third": "float16", "scale": "float32"}
-    item = layered_item(layered_variables(**dtypes))
-    values = {name: variable.numpy() for name, variable in layered_variables(**dtypes).items()}
+    item, values = layered_item(**dtypes), layered_values(**dtypes)
     batches = [np.random.default_rng(4).normal(size=(6, 3))]
     alone = train(item, placed(item, builder(), machine(1)), values, batches)
     found = train(item, placed(item, builder(bucket_bytes=bucket), machine(2)), values, batches)
@@ -215,10 +211,10 @@ def test_types_of_one_group_are_cut_each_by_its_own_size(bucket: int, builder):
 
 def test_the_collectives_of_two_graphs_of_one_session_do_not_meet():
     """For batches of a usual size and of others, for fewer busy replicas, and for another step: other shapes."""
-    values = {name: variable.numpy() for name, variable in layered_variables().items()}
+    values = layered_values()
     found = []
     for cpus in (1, 3):
-        items = [layered_item(layered_variables(), times) for times in (1, 2)]
+        items = [layered_item(times) for times in (1, 2)]
         session = LocalSession(placed(items[0], AllReduce(chunk_size=1), machine(cpus)))
         steps = [session.add(items[0], usual=6), session.add(items[1])]
         session.load({name: values[name] for name in session.known})

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core import ResourceSpec
-from autodist_core.kernel import Tasks, build, place
+from autodist_core.kernel import build
 from autodist_core.kernel.passes import compile as compiling
 from autodist_core.strategy import AllReduce
 from tests.equality.test_optimizers import OPTIMIZERS, REFERENCES
-from tests.kernel.graphs import ancestors, compiled, machine, placed
+from tests.kernel.graphs import ancestors, machine, placed, placed_on
 from tests.support.compare import assert_same, named
 from tests.support.graphs import captured
 from tests.support.layers import Does
@@ -189,16 +188,13 @@ def test_over_machines_the_first_gradients_are_sent_before_the_last_piece_has_ru
         layers = [keras.layers.Dense(6, activation="gelu") for _ in range(4)]
         return stacked(keras.Input((5,)), *layers, keras.layers.Dense(1), jit_compile=True)
 
-    def before_collectives(spec: ResourceSpec, tasks: Tasks) -> list[list[str]]:
-        strategy = compiled(item, AllReduce(bucket_bytes=5 * 8 * 6), spec)
-        graph = build(item, place(item, strategy, False, tasks)).graph_def.node
+    def before_collectives(*cpus: int) -> list[list[str]]:
+        graph = build(item, placed_on(item, AllReduce(bucket_bytes=5 * 8 * 6), *cpus)).graph_def.node
         sums = [node.name for node in graph if node.op == "CollectiveReduceV2" and "replica0" in node.name]
         return [sorted(name for name in ancestors(graph, each) if "replica0/compiled/" in name) for each in sums]
 
     item = captured(seeded(build_model), tf.ones((4, 5), "float64"), tf.ones((4, 1), "float64")).item
-    nodes = [{"address": "a", "cpus": 1, "chief": True}, {"address": "b", "cpus": 1}]
-    alone = before_collectives(machine(2), Tasks())
-    over = before_collectives(ResourceSpec({"nodes": nodes}), Tasks("worker", ("a", "b")))
+    alone, over = before_collectives(2), before_collectives(1, 1)
     assert len(set(map(tuple, alone))) == 1
     assert len(alone[0]) <= len(over[0]) < len(over[-1])
     assert all(set(earlier) <= set(later) for earlier, later in itertools.pairwise(over))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core import GraphItem, ResourceSpec, Variable
+from autodist_core import GraphItem, Variable
 from autodist_core.capture import capture
 from autodist_core.kernel import arrange, build, factor_limits
 from autodist_core.plan import plan_table
@@ -17,7 +17,9 @@ from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
 from autodist_core.strategy.factor_rows import factor_rows
 from tests.capture.plain import dense_step, descend, gradients_of, trace
-from tests.kernel.graphs import compiled, machines, nodes_of, placed_on
+from tests.kernel.graphs import compiled, nodes_of, placed_on
+from tests.support.machines import machines
+from tests.support.strategies import LOSSY
 
 SENDING = AllReduce(factor_rows=100)
 
@@ -159,7 +161,7 @@ def test_when_the_gradients_travel(item, builder, cpus, examples):
     assert sums
 
 
-@pytest.mark.parametrize("compressor", ["HorovodCompressor", "HorovodCompressorEF", "PowerSGDCompressor"])
+@pytest.mark.parametrize("compressor", [each.compressor for each in LOSSY])
 def test_no_compressor_changes_factors(compressor):
     item, builder = _weighted(_item()), AllReduce(compressor=compressor, factor_rows=100)
     graph = build(item, placed_on(item, builder, 1, 1), examples=8)
@@ -307,9 +309,8 @@ def test_the_graphs_of_two_sizes_share_no_collective():
 @pytest.mark.parametrize("gbit, shape, expected", [(1, (512, 512), 284), (10, (512, 512), 56), (1, (21632, 512), 390)])
 def test_the_default_follows_from_kernel_and_network(gbit: float, shape: tuple[int, int], expected: int):
     """Saved bytes at the rate of the link take as long as the products of the other rows at 20 billion operations."""
-    nodes = [{"address": f"10.0.0.{n}", "chief": n == 1, "network_bandwidth": gbit} for n in (1, 2)]
     kernel = Variable("kernel", shape, "float32")
-    found = factor_rows(None, kernel, kernel.byte_size, ResourceSpec({"nodes": nodes}))
+    found = factor_rows(None, kernel, kernel.byte_size, machines(1, 1, network_bandwidth=gbit))
     assert found == expected
     entries, columns, rate = shape[0] * shape[1], sum(shape), gbit * 1e9 / 8
     saved = np.array([4 * (2 * entries - rows * columns) / rate for rows in (found, found + 1)])

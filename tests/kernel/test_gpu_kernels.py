@@ -18,14 +18,14 @@ from tests.kernel.graphs import machine, placed, placed_on
 from tests.support.gpu_kernels import on_gpus, without_kernel
 from tests.support.graphs import captured
 from tests.support.models import MODELS, TWICE, ReferenceModel
+from tests.support.strategies import LOSSY
 from tests.support.training import compiled
 
 CASES = {model.name: model for model in (*MODELS, *TWICE, *MORE.values())}
 FLOATING = {each.as_datatype_enum for each in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 BUILDERS: tuple[StrategyBuilder, ...] = (
     Parallax(), PartitionedPS(), Sharded("gathered", whole_bytes=0), AllReduce(factor_rows=1000),
-    AllReduce(compressor="HorovodCompressorEF", wire_dtype="bfloat16"),
-    AllReduce(compressor="PowerSGDCompressor"), PSLoadBalancing(staleness=2),
+    *LOSSY, AllReduce(compressor="HorovodCompressorEF", wire_dtype="bfloat16"), PSLoadBalancing(staleness=2),
 )  # fmt: skip
 
 

@@ -47,32 +47,25 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 REFERENCES = {name: trained_by(make) for name, make in OPTIMIZERS.items()}
 
 
-@pytest.mark.quick("global_clipnorm", "loss scale")
+WAYS = {
+    "all-reduce": {}, "one server": {"strategy": "PS"}, "both": {"strategy": "Alternating", "replicas": 3},
+    "one memory": {"share_memory": True},
+}  # fmt: skip
+
+
+@pytest.mark.quick(
+    "all-reduce-global_clipnorm", "all-reduce-loss scale", "both-average", "one memory-accumulation, clipped"
+)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_all_reduce_equals_one_device(name: str):
-    assert_equal_training(REFERENCES[name])
-
-
-def test_replicas_that_share_their_memory_equal_one_device():
-    assert_equal_training(REFERENCES["accumulation, clipped"], share_memory=True)
+@pytest.mark.parametrize("way", WAYS)
+def test_an_update_equals_one_devices(way: str, name: str):
+    assert_equal_training(REFERENCES[name], **WAYS[way])
 
 
 @pytest.mark.quick("norm of everything-False")
 @pytest.mark.parametrize("name, fused_kernels", [(name, turn % 2 == 0) for turn, name in enumerate(OPTIMIZERS)])
 def test_two_servers_equal_one_device(name: str, fused_kernels: bool):
     assert_equal_training(REFERENCES[name], strategy="PSLoadBalancing", fused_kernels=fused_kernels)
-
-
-@pytest.mark.quick("average")
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_all_reduce_beside_servers_equals_one_device(name: str):
-    assert_equal_training(REFERENCES[name], strategy="Alternating", replicas=3)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["accumulation", "loss scale", "average"])
-def test_one_server_equals_one_device(name: str):
-    assert_equal_training(REFERENCES[name], strategy="PS")
 
 
 def test_the_expectations_are_not_those_of_a_plain_optimizer():

@@ -6,18 +6,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core import GraphItem, ResourceSpec
+from autodist_core import GraphItem
 from autodist_core.capture import capture
-from autodist_core.kernel import Tasks, build, packing, place
+from autodist_core.kernel import build, packing
 from autodist_core.step import naming
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, UnevenPartitionedPS
-from autodist_core.strategy.compiler import StrategyCompiler
 from tests.capture.plain import TABLE_SPECS, dense_step, descend, gradients_of, trace
-from tests.kernel.graphs import layered_item, layered_variables, machine, placed, tables_item, train
-from tests.support.compare import assert_same
+from tests.kernel.graphs import (
+    assert_as_one_device,
+    layered_item,
+    layered_values,
+    machine,
+    placed,
+    placed_on,
+    tables_item,
+)
 from tests.support.strategies import Mixed
 
-HOSTS = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 SERVERS = [PS(), PSLoadBalancing(), PartitionedPS(), UnevenPartitionedPS(), Mixed()]
 
 
@@ -50,10 +55,7 @@ def _chain_item(layers: int, clipped: bool = False) -> GraphItem:
 
 def _messages(item: GraphItem, builder) -> dict[tuple[str, str], int]:
     """How many tensors and signals each machine sends to each other one."""
-    nodes = [{"address": host, "chief": host == HOSTS[0], "cpus": [0]} for host in HOSTS]
-    spec = ResourceSpec({"nodes": nodes})
-    strategy = StrategyCompiler(item, spec).compile(builder.build(item, spec))
-    graph = build(item, place(item, strategy, False, Tasks("run", HOSTS)), sizes=(2, 2, 2)).graph_def
+    graph = build(item, placed_on(item, builder, 1, 1, 1), sizes=(2, 2, 2)).graph_def
     device = {node.name: node.device for node in graph.node}
     sent = {
         (source.removesuffix(":0"), device[naming.node_of(source)], node.device)
@@ -76,12 +78,10 @@ def test_a_norm_of_all_gradients_is_one_message_of_each_server(monkeypatch):
     assert few == many
     monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
     item, random = _chain_item(3, clipped=True), np.random.default_rng(2)
-    values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
     batches = [random.normal(size=(size, 3)) for size in (7, 2, 3)]
     placement = placed(item, PartitionedPS(), machine(cpus=3))
     assert any("/together/" in node.name for node in build(item, placement).graph_def.node)
-    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
-    assert_same(expected, train(item, placement, values, batches))
+    assert_as_one_device(item, placement, batches)
 
 
 def test_large_tensors_travel_alone_and_vectors_are_of_bounded_size(monkeypatch):
@@ -103,14 +103,12 @@ def test_the_rows_of_all_tables_travel_together(builder):
 def test_packed_rows_equal_one_device(monkeypatch, builder):
     monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
     item, random = tables_item(3), np.random.default_rng(6)
-    values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
     batches = [random.integers(0, 5, (size, 2)).astype("int32") for size in (7, 5, 2, 1)]
     placement = placed(item, builder, machine(cpus=3))
     names = [node.name for node in build(item, placement).graph_def.node]
     assert any("/packed/" in name for name in names)
     assert any("/lookups/" in name for name in names) is not isinstance(builder, AllReduce)
-    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
-    assert_same(expected, train(item, placement, values, batches))
+    assert_as_one_device(item, placement, batches)
 
 
 def test_a_lookup_waits_for_no_other_one_that_depends_on_it_or_on_compute():
@@ -131,10 +129,7 @@ def test_a_lookup_waits_for_no_other_one_that_depends_on_it_or_on_compute():
         return given["scale"] * tf.add_n([tf.reduce_mean(tf.square(each - 0.5)) for each in rows])
 
     item = capture(trace(dense_step(variables, loss_of=loss_of), variables, TABLE_SPECS))
-    nodes = [{"address": host, "chief": host == HOSTS[0], "cpus": [0]} for host in HOSTS[:2]]
-    spec = ResourceSpec({"nodes": nodes})
-    strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
-    graph = build(item, place(item, strategy, False, Tasks("run", HOSTS[:2]))).graph_def
+    graph = build(item, placed_on(item, PS(), 1, 1)).graph_def
     vectors = [node for node in graph.node if re.fullmatch(r"replica1/lookups/\d+/found/concat", node.name)]
     assert [node.attr["N"].i for node in vectors] == [2]
 
@@ -146,11 +141,8 @@ def test_packed_training_equals_one_device(monkeypatch, builder):
     monkeypatch.setattr(packing, "apart", lambda devices: len(set(devices)) > 1)
     monkeypatch.setattr(packing, "ALONE_BYTES", 80)
     monkeypatch.setattr(packing, "VECTOR_BYTES", 150)
-    variables = layered_variables(scale="float32")
-    item, random = layered_item(variables, times=2), np.random.default_rng(6)
-    values = {name: variable.numpy() for name, variable in variables.items()}
+    item, random = layered_item(2, scale="float32"), np.random.default_rng(6)
     batches = [random.normal(size=(size, 3)) for size in (7, 5, 2, 1)]
     placement = placed(item, builder, machine(cpus=3))
     assert any("/packed/" in node.name for node in build(item, placement).graph_def.node)
-    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
-    assert_same(expected, train(item, placement, values, batches))
+    assert_as_one_device(item, placement, batches, layered_values(scale="float32"))

@@ -10,12 +10,10 @@ import tensorflow as tf
 
 from autodist_core import GraphItem
 from autodist_core.kernel import build
-from autodist_core.strategy import AllReduce, PartitionedPS, UnevenPartitionedPS
-from autodist_keras.capture.tracing import trace_step
-from tests.capture.plain import table_variables
-from tests.kernel.graphs import dense_item, machine, nodes_of, placed, table_item, train
-from tests.support.compare import assert_same
-from tests.support.models import BATCH, BY_NAME, DENSE, ReferenceModel, even_data
+from autodist_core.strategy import AllReduce, PartitionedPS
+from tests.kernel.graphs import assert_as_one_device, dense_item, machine, nodes_of, placed, table_item
+from tests.support.graphs import captured
+from tests.support.models import BATCH, BY_NAME, ReferenceModel, even_data, trained_by
 from tests.support.strategies import EveryAxis, Mixed
 from tests.support.training import assert_equal_training, compiled, distributed, fit
 
@@ -78,25 +76,7 @@ def test_nothing_is_split_in_one_memory_and_for_one_server():
         assert not partitioner.plans and partitioner.apply(item) is item
 
 
-# Values go in and come out whole
-
-
-@pytest.mark.parametrize("builder", [PartitionedPS(), UnevenPartitionedPS(), EveryAxis(1), Mixed()], ids=str)
-def test_a_step_on_shards_is_the_step_on_the_whole(builder):
-    rng = np.random.default_rng(8)
-    values = {"w": rng.normal(size=(3, 2)), "b": rng.normal(size=2)}
-    batches = [rng.normal(size=(size, 3)) for size in (5, 4, 1)]
-    item = dense_item(times=2)
-    expected = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
-    assert_same(expected, train(item, placed(item, builder, machine(cpus=3)), values, batches))
-
-
 # Tables
-
-
-def _rows(placement, batches) -> dict[str, np.ndarray]:
-    values = {name: variable.numpy() for name, variable in table_variables().items()}
-    return train(table_item(), placement, values, batches)
 
 
 @pytest.mark.quick("ids0-Mixed()", "ids1-EveryAxis(first=1, shards=2)", "ids2-EveryAxis(first=0, shards=3)")
@@ -104,8 +84,8 @@ def _rows(placement, batches) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("ids", [[[0, 5], [3, 3]], [[2, 2, 2, 2], [1, 4]], [[5, 0], [5, 5], [0, 0, 1, 3, 4, 5]]])
 def test_rows_of_a_split_table_equal_one_devices(builder, ids: list):
     batches = [np.array(batch, np.int32).reshape(-1, 2) for batch in ids]
-    expected = _rows(placed(table_item(), AllReduce(), machine(cpus=1)), batches)
-    assert_same(expected, _rows(placed(table_item(), builder, machine(cpus=3)), batches))
+    item = table_item()
+    assert_as_one_device(item, placed(item, builder, machine(cpus=3)), batches)
 
 
 def test_no_replica_has_a_copy_of_a_split_table_and_only_rows_are_read():
@@ -125,12 +105,8 @@ def test_no_replica_has_a_copy_of_a_split_table_and_only_rows_are_read():
 
 def test_reads_that_nothing_needs_bring_no_table_to_the_replicas():
     """The trace of Keras's layer reads the whole table, and then only looks rows up."""
-    model = compiled(BY_NAME["embedding"])
-    model.optimizer.build(model.trainable_variables)
     data = BY_NAME["embedding"].data()
-    batch = tf.nest.map_structure(lambda array: array[:4], (data.x, data.y))
-    specs = [tf.TensorSpec((None, *array.shape[1:]), array.dtype) for array in tf.nest.flatten(batch)]
-    item = trace_step(model, model.train_step, batch, specs, False).item
+    item = captured(compiled(BY_NAME["embedding"]), data.x, data.y).item
     tables = {variable.name for variable in item.variables if variable.is_sparse}
     placement = placed(item, PartitionedPS())
     assert tables and placement.partitioner.looked_up == tables
@@ -141,8 +117,9 @@ def test_reads_that_nothing_needs_bring_no_table_to_the_replicas():
 
 @pytest.mark.parametrize("builder, wrong", [(AllReduce(), 6), (PartitionedPS(), -1), (PartitionedPS(), 100)], ids=str)
 def test_a_row_that_no_shard_has_is_refused_as_by_a_whole_table(builder, wrong: int):
+    item = table_item()
     with pytest.raises(tf.errors.InvalidArgumentError, match="indices"):
-        _rows(placed(table_item(), builder), [np.array([[0, wrong], [1, 2]], np.int32)])
+        assert_as_one_device(item, placed(item, builder), [np.array([[0, wrong], [1, 2]], np.int32)])
 
 
 def test_a_prediction_reads_a_split_table():
@@ -183,11 +160,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
 WHOLE = {"muon": ("Sum (", "Transpose ("), "adafactor": ("Mean (",)}
 
 
-def _reference(make: Callable[[], keras.optimizers.Optimizer]) -> ReferenceModel:
-    return ReferenceModel(DENSE.name, DENSE.build, even_data, lambda: {"loss": "mse", "optimizer": make()})
-
-
-REFERENCES = {name: _reference(make) for name, make in OPTIMIZERS.items()}
+REFERENCES = {name: trained_by(make) for name, make in OPTIMIZERS.items()}
 
 
 @pytest.mark.quick("clipnorm-PartitionedPS", "loss scale-Mixed")
@@ -203,7 +176,7 @@ def test_shards_equal_one_device_whatever_stands_around_the_update(name: str, bu
 def test_what_stays_whole_says_which_operation_needs_it(name: str):
     model = compiled(REFERENCES[name])
     with distributed(model, strategy=PartitionedPS()) as front:
-        fit(front, even_data(), epochs=1)
+        fit(front, epochs=1)
         plan = front.plan()
     splittable = {v.path.partition("/")[2] for v in model.trainable_variables if max(v.shape) > 1}
     kernels = {variable.path.partition("/")[2] for variable in model.trainable_variables if len(variable.shape) == 2}

@@ -10,7 +10,7 @@ from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import FACTORS, Wire, wire
 from tests.capture.plain import RATE
 from tests.kernel.compressing import EXACT, Replicas, after_steps, kept, linear_item, power, sent_by
-from tests.kernel.graphs import SHAPES, layered_item, layered_variables, machine, placed, train
+from tests.kernel.graphs import SHAPES, layered_item, layered_values, machine, placed, train
 from tests.support.compare import assert_same
 
 
@@ -56,21 +56,19 @@ def test_powers_do_not_depend_on_the_name_of_the_variable():
 @pytest.mark.parametrize("rank, sizes", [(2, (2, 2, 2)), (2, (1, 2, 1)), (2, (2, 1, 2)), (1, (1, 1, 1))])
 def test_a_rank_that_holds_the_whole_gradient_loses_nothing(rank: int, sizes: tuple[int, ...]):
     """The gradient of a matrix by so few examples has no higher rank."""
-    item, values = layered_item(layered_variables()), {n: v.numpy() for n, v in layered_variables().items()}
+    item, values = layered_item(), layered_values()
     random = np.random.default_rng(5)
     batches = [random.normal(size=(size, 3)) for size in sizes]
-    exact = train(item, placed(item, EXACT), values, batches)
-    found = train(item, placed(item, power(rank)), values, batches)
+    exact, found = (train(item, placed(item, each), values, batches) for each in (EXACT, power(rank)))
     assert len(sent_by(item, power(rank))) == 2, "one bucket of each round"
     assert_same({name: exact[name] for name in (*SHAPES, "scale")}, {name: found[name] for name in (*SHAPES, "scale")})
 
 
 @pytest.mark.parametrize("rank", [3, 4, 100])
 def test_full_rank_travels_as_it_is_and_is_exact(rank: int):
-    item, values = layered_item(layered_variables()), {n: v.numpy() for n, v in layered_variables().items()}
+    item, values = layered_item(), layered_values()
     batches = [np.random.default_rng(6).normal(size=(7, 3))]
-    exact = train(item, placed(item, EXACT), values, batches)
-    found = train(item, placed(item, power(rank)), values, batches)
+    exact, found = (train(item, placed(item, each), values, batches) for each in (EXACT, power(rank)))
     for name in (*SHAPES, "scale", "outputs"):
         np.testing.assert_array_equal(found[name], exact[name])
 
@@ -86,7 +84,7 @@ def _factors_of_full_rank(plan: AllReducePlan, shape: tuple[int, ...], dtype: st
 @pytest.mark.parametrize("cpus, active", [(2, 2), (3, 3), (3, 1)])
 def test_factors_of_full_rank_are_exact_and_owe_nothing(cpus: int, active: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(strategy_wire, "wire", _factors_of_full_rank)
-    item, values = layered_item(layered_variables()), {n: v.numpy() for n, v in layered_variables().items()}
+    item, values = layered_item(), layered_values()
     placement = placed(item, power(1), machine(cpus))
     batches = np.random.default_rng(23).normal(size=(4, active, 3))
     exact = train(item, placed(item, EXACT, machine(cpus)), values, list(batches))

@@ -6,8 +6,7 @@ import pytest
 from autodist_core.kernel import build
 from autodist_core.step.naming import node_of
 from autodist_core.strategy import PS, AllReduce, Parallax, PSLoadBalancing
-from tests.kernel.graphs import ancestors, dense_item, machine, nodes_of, placed, table_item, train
-from tests.support.compare import assert_same
+from tests.kernel.graphs import ancestors, assert_as_one_device, dense_item, machine, nodes_of, placed, table_item
 
 
 def _touching(graph, variable: str) -> dict[str, str]:
@@ -73,9 +72,7 @@ def test_rows_of_all_busy_replicas_are_put_one_behind_the_other():
         graph = build(item, placed(item, PS(), machine(cpus=3)), active).graph_def
         (scatter,) = nodes_of(graph, "ResourceScatterSub").values()
         before = ancestors(graph.node, scatter.name)
-        joined = [
-            node for name, node in nodes_of(graph, "ConcatV2").items() if name in before and "server" in name
-        ]
+        joined = [node for name, node in nodes_of(graph, "ConcatV2").items() if name in before and "server" in name]
         assert [len(node.input) - 1 for node in joined] == ([active] * 2 if active > 1 else [])
         assert not {node.op for node in graph.node if node.name in before} & {"AddN", "UnsortedSegmentSum"}
 
@@ -96,11 +93,8 @@ def _ids(random, size: int) -> np.ndarray:
 @pytest.mark.parametrize("make, draw", [(dense_item, _features), (table_item, _ids)])
 def test_servers_equal_one_device(make, draw, builder, share_memory: bool):
     item, random = make(), np.random.default_rng(3)
-    values = {variable.name: random.normal(size=variable.shape) for variable in item.variables}
     batches = [draw(random, size) for size in (5, 1, 7, 2)]
-    found = train(item, placed(item, builder, machine(cpus=3), share_memory), values, batches)
-    alone = train(item, placed(item, AllReduce(), machine(cpus=1)), values, batches)
-    assert_same(alone, found)
+    assert_as_one_device(item, placed(item, builder, machine(cpus=3), share_memory), batches)
 
 
 @pytest.mark.parametrize("builder", [PS(), AllReduce()])

@@ -1,4 +1,4 @@
-"""Every kernel runs by itself on a draft, says what it changed, and is checked; an error says what ran before it."""
+"""Every kernel runs by itself on a draft, says what it changed, and is checked; `explain` knows all nodes it makes."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -7,10 +7,12 @@ from typing import ClassVar
 
 import pytest
 
+from autodist_core.capture.example import example_step
 from autodist_core.errors import CaptureError, KernelError
-from autodist_core.kernel import PIPELINE, Draft, Kernel, build, run
+from autodist_core.kernel import PARTS, PIPELINE, Draft, Kernel, Part, build, part_of, run
+from autodist_core.kernel.example import example_placement
 from autodist_core.kernel.kernel import Change
-from autodist_core.strategy import PS, AllReduce, PSLoadBalancing
+from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, Sharded
 from tests.kernel.graphs import dense_item, draft_of, placed
 
 REPLICATOR, ALL_REDUCE, SERVERS, UPDATE, OUTPUTS, ORDER = (
@@ -155,3 +157,19 @@ def test_a_kernel_sees_the_fields_that_it_declares(use, refused):
     with pytest.raises((KernelError, AttributeError), match=refused) if refused else nullcontext():
         run(draft, [REPLICATOR, Uses(use)])
     assert draft.compute and not draft.outputs
+
+
+BUILDERS = {
+    "servers": PS(), "collectives": AllReduce(), "split": PartitionedPS(),
+    "gathered": Sharded("gathered", whole_bytes=0),
+    "compressed": AllReduce(compressor="HorovodCompressorEF"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_node_has_a_part_or_takes_no_time(name: str):
+    nodes = build(example_step(), example_placement(BUILDERS[name])).graph_def.node
+    words = {node.name.partition("/")[0].rstrip("0123456789") for node in nodes}
+    assert words - PARTS.keys() == set()
+    found = {part_of(node.name, node.op) for node in nodes}
+    assert found == {Part.COMPUTE, Part.UPDATE, Part.EXCHANGE, None}

@@ -10,18 +10,16 @@ import keras
 import pytest
 import tensorflow as tf
 
-from autodist_core import GraphItem, ResourceSpec
-from autodist_core.kernel import Placement, Tasks, build, place
+from autodist_core import GraphItem
+from autodist_core.kernel import Placement, build
 from autodist_core.kernel.pipeline import PIPELINE, DistributedGraph
 from autodist_core.step import naming
 from autodist_core.step.naming import FIRST
-from autodist_core.strategy import AllReduce
-from autodist_core.strategy.compiler import StrategyCompiler
-from autodist_keras.capture.tracing import trace_step
-from tests.kernel.graphs import table_item, tables_item
+from tests.kernel.graphs import placed_on, table_item, tables_item
+from tests.support.graphs import captured
 from tests.support.layers import Does
 from tests.support.models import stacked
-from tests.support.strategies import BUILDERS, strategy_named
+from tests.support.strategies import BUILDERS, LOSSY, strategy_named
 
 UNEVEN = (4, 4, 4, 3, 3, 3)
 _LOCAL = re.compile(r"(?<![A-Za-z0-9])local(\d+)(?=$|[/:])")
@@ -57,19 +55,12 @@ def _item(scaled: bool = False, name: str = "replica99", drawing: str = "dropout
     if scaled:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     model.compile(optimizer, "mse", metrics=["mae"])
-    optimizer.build(model.trainable_variables)
-    batch = tf.zeros((4, 5)), tf.zeros((4, 3))
-    specs = [tf.TensorSpec((None, *each.shape[1:]), each.dtype) for each in batch]
-    return trace_step(model, model.train_step, batch, specs, False).item
+    return captured(model, tf.zeros((4, 5)), tf.zeros((4, 3))).item
 
 
 def _placed(item: GraphItem, builder: Any, count: int, each: int = 1, kind: str = "cpus") -> Placement:
     """A placement on so many machines with so many replicas each."""
-    hosts = tuple(f"10.0.{index // 250}.{index % 250 + 1}" for index in range(count))
-    nodes = [{"address": host, "chief": host == hosts[0], kind: list(range(each))} for host in hosts]
-    spec, chosen = ResourceSpec({"nodes": nodes}), strategy_named(builder)
-    strategy = StrategyCompiler(item, spec).compile(chosen.build(item, spec))
-    return place(item, strategy, None, Tasks("run", hosts))
+    return placed_on(item, strategy_named(builder), *[each] * count, kind=kind, share_memory=None)
 
 
 @dataclass
@@ -182,7 +173,7 @@ def _both(item: GraphItem, placement: Placement, sizes: Any = ()) -> list[Distri
 
 
 @pytest.mark.quick("AllReduce", "PSLoadBalancing")
-@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
+@pytest.mark.parametrize("builder", [*BUILDERS, *LOSSY], ids=str)
 def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
     placement = _placed(_item(), builder, len(UNEVEN))
     _assert_same(*_both(_item(), placement, UNEVEN))
@@ -190,7 +181,7 @@ def test_the_graph_is_the_one_that_is_built_replica_by_replica(builder):
 
 
 @pytest.mark.quick("PSLoadBalancing")
-@pytest.mark.parametrize("builder", [*BUILDERS, AllReduce(compressor="HorovodCompressorEF")], ids=str)
+@pytest.mark.parametrize("builder", [*BUILDERS, *LOSSY], ids=str)
 def test_one_machine_besides_the_first_is_enough(builder, caplog):
     """On GPUs each replica has copies of its own, and on CPUs the first one of a machine has them for all. Of many
     replicas of a machine three are built. Machines with other numbers of examples have another one to stand for them.
@@ -241,9 +232,7 @@ def test_rows_are_looked_up_on_servers(builder):
 def _large_item() -> GraphItem:
     """A layer whose rows two replicas of a machine multiply at once."""
     model = stacked(keras.Input((512,)), keras.layers.Dense(512, "tanh", name="large"))
-    batch = tf.zeros((4, 512)), tf.zeros((4, 512))
-    specs = [tf.TensorSpec((None, 512), each.dtype) for each in batch]
-    return trace_step(model, model.train_step, batch, specs, False).item
+    return captured(model, tf.zeros((4, 512)), tf.zeros((4, 512))).item
 
 
 @pytest.mark.quick("5")

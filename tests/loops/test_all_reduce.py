@@ -9,7 +9,17 @@ import tensorflow as tf
 
 from autodist_core import whole_batch
 from autodist_core.errors import CaptureError
-from tests.support.loops import BATCHES, Net, assert_equal_loops, autodist, batches, descend, examples, values
+from tests.support.loops import (
+    BATCHES,
+    Net,
+    assert_equal_loops,
+    assert_exact_plans,
+    autodist,
+    batches,
+    descend,
+    examples,
+    values,
+)
 
 
 def _normalized(front: Any) -> Any:
@@ -31,8 +41,7 @@ def _normalized(front: Any) -> Any:
 
     evaluate = front.function(lambda x, y: tf.reduce_mean(losses(x, y, False)))
     seen = [[step(x, y) for step in (mean, of_sum, evaluate)] for x, y in batches(*examples())]
-    plans = [step.plan(*next(batches(*examples()))) for step in (mean, of_sum) if hasattr(step, "plan")]
-    assert not any("not exact" in plan or "is not known" in plan for plan in plans), plans
+    assert_exact_plans(mean, of_sum)
     return {"seen": seen, "weights": values(trained, norm.variables)}
 
 
@@ -50,8 +59,7 @@ def _contrastive(front: Any) -> Any:
     mean = front.function(lambda x, y: net.train(lambda: apart(x, y) + net.loss(x, y), rate))
     both = front.function(lambda x, y: net.train(lambda: apart(x, y) + tf.reduce_sum(net.losses(x, y)) / 13.0, rate))
     seen = [[step(x, y) for step in (mean, both)] for x, y in batches(*examples())]
-    plans = [step.plan(*next(batches(*examples()))) for step in (mean, both) if hasattr(step, "plan")]
-    assert not any("not exact" in plan or "is not known" in plan for plan in plans), plans
+    assert_exact_plans(mean, both)
     return {"seen": seen, "weights": values(net.variables)}
 
 

@@ -7,15 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same
-from tests.support.distributed import BATCH, MEAN, OPTIMIZERS, SUM, dataset, epochs, numbers, replicas
-from tests.support.loops import descend
-
-EXACT = (
-    "PS", "PSLoadBalancing", "PartitionedPS", "UnevenPartitionedPS", "AllReduce", "PartitionedAR",
-    "RandomAxisPartitionAR", "Parallax",
-)  # fmt: skip
+from tests.support.distributed import BATCH, MEAN, OPTIMIZERS, SUM, dataset, epochs, replicas
+from tests.support.strategies import BUILDERS
 
 
 @pytest.fixture(scope="module")
@@ -41,45 +35,10 @@ def test_an_epoch_equals_one_device(alone, optimizer: str, traced: bool):
 
 
 @pytest.mark.quick("PartitionedPS")
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", BUILDERS)
 def test_every_exact_strategy(alone, name: str):
     with replicas(name, count=2) as strategy:
         assert_same(epochs(strategy, "SGD", True), alone("SGD"))
-
-
-def test_the_loop_of_the_documentation_of_tf_distribute():
-    """The epoch is called several times; each of them trains."""
-    weight = tf.Variable(0.0, dtype=tf.float64)
-    with replicas("Parallax", count=2) as my_strategy, my_strategy.scope():
-
-        @tf.function
-        def distribute_train_epoch(dataset):
-            def replica_fn(input):
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_sum((input * weight - 2 * input) ** 2) / 4
-                weight.assign_sub(0.05 * tape.gradient(loss, weight))
-                return loss
-
-            total_result = tf.constant(0.0, tf.float64)
-            for x in dataset:
-                per_replica_result = my_strategy.run(replica_fn, args=(x,))
-                total_result += my_strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica_result, axis=None)
-            return total_result
-
-        data = np.arange(1.0, 9.0)
-        batches = tf.data.Dataset.from_tensor_slices(data).batch(4)
-        dist_dataset = my_strategy.experimental_distribute_dataset(batches)
-        found = [float(distribute_train_epoch(dist_dataset)) for _ in range(3)]
-    expected, value = [], 0.0
-    for _ in range(3):
-        total = 0.0
-        for batch in (data[:4], data[4:]):
-            total += float(np.sum((batch * value - 2 * batch) ** 2) / 4)
-            value -= 0.05 * float(np.sum(2 * batch * (batch * value - 2 * batch)) / 4)
-        expected.append(total)
-    assert_same({"losses": np.array(found), "weight": weight.numpy()}, {
-        "losses": np.array(expected), "weight": np.array(value)
-    })
 
 
 def regularized(strategy: Any) -> dict[str, Any]:
@@ -109,30 +68,3 @@ def regularized(strategy: Any) -> dict[str, Any]:
 def test_replicas_without_examples_count_what_is_the_same_on_all(name: str):
     with replicas(name, count=3) as strategy:
         assert_same(regularized(tf.distribute.get_strategy()), regularized(strategy))
-
-
-def test_a_failing_step_leaves_the_state_and_the_loop_goes_on():
-    weight = tf.Variable(1.0, dtype=tf.float64)
-    with replicas("AllReduce", count=2) as strategy:
-
-        def step(x):
-            tf.debugging.assert_positive(x, message="no negative numbers")
-            return descend(lambda: tf.reduce_sum(x * weight), weight, 0.125)
-
-        good = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
-        bad = next(iter(strategy.experimental_distribute_dataset(numbers(4).map(lambda x: 2.0 - x))))
-        strategy.run(step, args=(good,))
-        assert weight.numpy().item() == -0.25
-        with pytest.raises(tf.errors.InvalidArgumentError, match="no negative numbers"):
-            strategy.run(step, args=(bad,))
-        gathered = tf.function(
-            lambda batch: strategy.run(
-                lambda x: tf.distribute.get_replica_context().all_gather(tf.reduce_sum(x), 0), args=(batch,)
-            ),
-            autograph=False,
-        )
-        with pytest.raises(CaptureError, match="Give it an axis"):
-            gathered(good)
-        assert weight.numpy().item() == -0.25
-        strategy.run(step, args=(good,))
-        assert weight.numpy().item() == -1.5

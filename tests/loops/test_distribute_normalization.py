@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from autodist_core.errors import CaptureError
 from tests.support.compare import assert_same
-from tests.support.distributed import BATCH, SUM, dataset, numbers, replicas
+from tests.support.distributed import BATCH, SUM, dataset, numbers, replicas, replicas_on
 from tests.support.loops import SEED
 
 
@@ -90,16 +90,14 @@ def test_synchronized_statistics_are_those_of_one_device():
 
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_the_plan_says_that_a_replicas_own_statistics_are_not_exact(synchronized: bool):
-    with replicas(count=2) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(dataset())))
+    with replicas_on(dataset()) as (strategy, batch):
         plan = strategy.plan(Training(strategy, synchronized).step, args=(batch,))
     assert ("not exact: Mean" in plan) is not synchronized
 
 
 def test_what_replicas_write_without_a_declaration_is_averaged_unless_it_counts():
     mean, total, rows, right = (tf.Variable(value) for value in (np.float64(0), np.float64(0), np.zeros(4), 0))
-    with replicas(count=2) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(5))))
+    with replicas_on(numbers(5)) as (strategy, batch):
         strategy.run(lambda x: mean.assign(0.5 * mean + 0.5 * tf.reduce_mean(x)), args=(batch,))
         assert abs(float(mean) - 1.5) < 1e-12
         refused = [

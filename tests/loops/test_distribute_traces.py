@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from autodist_core.errors import CaptureError
-from tests.support.distributed import SUM, numbers, replicas
+from tests.support.distributed import SUM, numbers, replicas, replicas_on
 from tests.support.loops import SEED, descend
 
 
@@ -79,8 +79,7 @@ class Count:
 
 def test_a_function_that_is_made_anew_for_each_call_is_traced_once():
     traces = Count()
-    with replicas(count=2) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+    with replicas_on(numbers(4)) as (strategy, batch):
 
         def counted(x, factor):
             traces.value += 1
@@ -132,8 +131,7 @@ results.append(total(strategy.run((lambda x: step(x)) if is_lambda else step, ar
 @pytest.mark.parametrize("is_lambda", [False, True], ids=["def", "lambda"])
 def test_a_cell_that_is_run_again_runs_what_its_names_mean_now(is_lambda):
     settings, cell = SimpleNamespace(rate=1.0), compile(CELL, "cell", "exec")
-    with replicas(count=2) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(4))))
+    with replicas_on(numbers(4)) as (strategy, batch):
         known = {"tf": tf, "np": np, "strategy": strategy, "batch": batch, "settings": settings, "results": [],
                  "is_lambda": is_lambda, "start": 1.0, "scale": np.array([1.0]), "power": 1.0,
                  "total": lambda value: float(strategy.reduce(SUM, value, None))}
@@ -161,11 +159,7 @@ def test_a_function_inside_a_trace_sees_what_keras_keeps_for_each_thread():
             run = tf.function(lambda: strategy.run(draw)) if traced else lambda: strategy.run(draw)
             return strategy.experimental_local_results(run())[0].numpy().tolist()
 
-    before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        eager, traced = drawn(False), drawn(True)
-    finally:
-        keras.config.set_dtype_policy(before)
+    eager, traced = drawn(False), drawn(True)
     assert set(seen) == {"mixed_bfloat16"}
     assert eager == traced

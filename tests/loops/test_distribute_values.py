@@ -1,15 +1,15 @@
-"""Values of each replica: what a function finds inside run(), and what its results are."""
+"""Values of each replica: what a function finds inside run(), what its results are, and batches of datasets."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_same
-from tests.support.distributed import MEAN, SUM, numbers, replicas
+from tests.support.distributed import MEAN, SUM, numbers, replicas, replicas_on
 
 
 def test_what_a_function_finds_inside():
-    with replicas(count=3) as strategy:
+    with replicas_on(numbers(7), count=3) as (strategy, batch):
 
         def inside(x):
             context = tf.distribute.get_replica_context()
@@ -17,7 +17,6 @@ def test_what_a_function_finds_inside():
             total, mean = context.all_reduce("SUM", tf.reduce_sum(x)), context.all_reduce(MEAN, number)
             return number, total, mean, context.num_replicas_in_sync
 
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(7))))
         number, total, mean, count = strategy.run(inside, args=(batch,))
         assert [int(each) for each in strategy.experimental_local_results(number)] == [0, 1, 2]
         assert [float(each) for each in total.values] == [28.0] * 3
@@ -27,8 +26,7 @@ def test_what_a_function_finds_inside():
 
 
 def test_results_are_looked_at_reduced_and_gathered():
-    with replicas(count=3) as strategy:
-        batch = next(iter(strategy.experimental_distribute_dataset(numbers(7))))
+    with replicas_on(numbers(7), count=3) as (strategy, batch):
         doubled = strategy.run(lambda x: 2 * x, args=(batch,))
         assert [each.numpy().tolist() for each in strategy.experimental_local_results(doubled)] == [
             [2.0, 4.0, 6.0], [8.0, 10.0], [12.0, 14.0]
@@ -93,3 +91,52 @@ def test_rows_of_all_replicas_inside_run():
         {"weight": plain.numpy(), "scores": expected.numpy()},
     )
     assert per_replica[0].numpy().tolist() == [[1.0, 2.0] * 3]
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_replicas_without_examples_count_nothing(traced: bool):
+    with replicas(count=3) as strategy:
+
+        def total(batches):
+            found = tf.constant(0.0, tf.float64)
+            for batch in batches:
+                found += strategy.reduce(SUM, strategy.run(tf.reduce_sum, args=(batch,)), axis=None)
+                found += strategy.reduce(SUM, strategy.run(lambda x: x, args=(batch,)), axis=0)
+            return found
+
+        batches = strategy.experimental_distribute_dataset(numbers(5, 4))
+        assert (tf.function(total) if traced else total)(batches).numpy().item() == 30.0
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
+def test_datasets_from_a_function_have_a_batch_for_each_replica(traced: bool):
+    contexts = []
+
+    def made(context):
+        contexts.append((context.num_replicas_in_sync, context.get_per_replica_batch_size(4)))
+        return numbers(5, 2)
+
+    with replicas(count=2) as strategy:
+
+        def sums(batches):
+            found = tf.zeros([0], tf.float64)
+            for batch in batches:
+                each = strategy.run(tf.reduce_sum, args=(batch,))
+                found = tf.concat([found, tf.stack(strategy.experimental_local_results(each))], 0)
+                if traced:
+                    found = tf.ensure_shape(found, [None])
+            return found
+
+        def folded(batches):
+            return batches.reduce(
+                tf.zeros([], tf.float64),
+                lambda total, batch: total + strategy.reduce(SUM, strategy.run(tf.reduce_sum, args=(batch,)), None),
+            )
+
+        batches = strategy.distribute_datasets_from_function(made)
+        if traced:
+            assert tf.function(folded)(batches).numpy().item() == 15.0
+        else:
+            assert sums(batches).numpy().tolist() == [3.0, 7.0, 5.0, 0.0]
+            assert folded(batches).numpy().item() == 15.0
+    assert contexts == [(2, 2)]

@@ -23,6 +23,8 @@ def test_a_function_may_not_write_of_the_batch_what_another_one_trains():
         train(np.ones(4))
         with pytest.raises(CaptureError, match="writes 'Variable', which another marked function updates, and what it"):
             bump(np.ones(4))
+        with pytest.raises(CaptureError, match="which another marked function updates"):
+            bump.plan(np.ones(4))
         assert float(weight) == 1.5
         train(np.ones(4))
         assert float(weight) == 1.0

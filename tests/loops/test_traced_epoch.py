@@ -19,9 +19,13 @@ def strategy():
         yield made
 
 
-def test_numbers_count_batches_and_add_results_up(strategy):
-    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
+@pytest.fixture
+def seven(strategy):
+    """The numbers from 0 to 6 in batches of three."""
+    return strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
 
+
+def test_numbers_count_batches_and_add_results_up(strategy, seven):
     @tf.function
     def epoch(dataset):
         total, batches, halves = tf.constant(0.0, tf.float64), 0, 1.0
@@ -31,7 +35,7 @@ def test_numbers_count_batches_and_add_results_up(strategy):
             halves = halves / 2
         return total, batches, halves
 
-    total, batches, halves = epoch(dataset)
+    total, batches, halves = epoch(seven)
     assert (total.dtype, float(total), int(batches), float(halves)) == (tf.float64, 21.0, 3, 0.125)
 
 
@@ -57,9 +61,7 @@ def test_the_log_says_once_that_a_loop_in_a_function_is_fed(caplog):
                 assert caplog.messages.count(words) == said
 
 
-def test_an_iterator_gives_elements_inside_a_function(strategy):
-    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
-
+def test_an_iterator_gives_elements_inside_a_function(strategy, seven):
     @tf.function
     def two_steps(iterator):
         total = tf.constant(0.0, tf.float64)
@@ -67,7 +69,7 @@ def test_an_iterator_gives_elements_inside_a_function(strategy):
             total += strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(next(iterator),)), axis=None)
         return total
 
-    iterator = iter(dataset)
+    iterator = iter(seven)
     assert float(two_steps(iterator)) == sum(range(6))
     assert [float(part) for part in strategy.experimental_local_results(next(iterator))[0]] == [6.0]
     with pytest.raises(StopIteration):
@@ -76,9 +78,7 @@ def test_an_iterator_gives_elements_inside_a_function(strategy):
         two_steps(iter(strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(np.ones(2)))))
 
 
-def test_a_loop_over_an_iterator_ends_with_the_data_or_earlier(strategy):
-    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
-
+def test_a_loop_over_an_iterator_ends_with_the_data_or_earlier(strategy, seven):
     @tf.function
     def epoch(iterator, most):
         total = tf.constant(0.0, tf.float64)
@@ -88,8 +88,8 @@ def test_a_loop_over_an_iterator_ends_with_the_data_or_earlier(strategy):
                 break
         return total
 
-    assert float(epoch(iter(dataset), 100.0)) == 21.0
-    iterator = iter(dataset)
+    assert float(epoch(iter(seven), 100.0)) == 21.0
+    iterator = iter(seven)
     assert [float(epoch(iterator, 10.0)) for _ in range(3)] == [15.0, 6.0, 0.0]
 
 
@@ -134,16 +134,15 @@ def test_datasets_and_iterators_that_are_made_for_each_epoch_share_a_trace(strat
     assert [reference() for reference in gone] == [None] * 8
 
 
-def test_a_function_with_a_signature_takes_elements(strategy):
-    dataset = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices(np.arange(7.0)).batch(3))
+def test_a_function_with_a_signature_takes_elements(strategy, seven):
     traces = []
 
-    @tf.function(input_signature=[dataset.element_spec])
+    @tf.function(input_signature=[seven.element_spec])
     def total(element):
         traces.append(element)
         return strategy.reduce("SUM", strategy.run(tf.reduce_sum, args=(element,)), axis=None)
 
-    assert [float(total(element)) for element in dataset] == [3.0, 12.0, 6.0]
+    assert [float(total(element)) for element in seven] == [3.0, 12.0, 6.0]
     assert len(traces) == 1
 
 
@@ -174,8 +173,10 @@ def test_errors_of_a_step_come_out_of_the_users_function_in_words(strategy):
 
     words = r"(?s)^in step: .*no negative numbers.*made at File .*test_traced_epoch.py.* in step: tf.debugging.assert"
     for how in (eagerly, lambda: epoch(distributed(bad), 1), lambda: tf.function(lambda: epoch(distributed(bad), 1))()):
+        before = float(weight)
         with pytest.raises(tf.errors.InvalidArgumentError, match=words) as raised:
             how()
+        assert float(weight) == before - 0.5, "the first batch of the two was trained"
         inner_fails.append(str(raised.value).splitlines()[0])
         assert float(epoch(distributed(good), 1)) == 36.0
     assert len(set(inner_fails)) == 1

@@ -23,9 +23,7 @@ def _rates(front: Any) -> Any:
         loss = net.train(lambda: net.loss(x, y), rate)
         return loss, rate * 2.0
 
-    seen = [
-        step(x, y, tf.constant(0.3 / (1 + turn), tf.float64)) for turn, (x, y) in enumerate(batches(*examples()))
-    ]
+    seen = [step(x, y, tf.constant(0.3 / (1 + turn), tf.float64)) for turn, (x, y) in enumerate(batches(*examples()))]
     return {"seen": seen, "weights": values(net.variables)}
 
 

@@ -1,11 +1,18 @@
-"""The plan of every builder, on three models and three clusters."""
+"""The plan of every builder, on three models and three clusters: a string, and a table of HTML."""
+
+import copy
+import pickle
+from html.parser import HTMLParser
 
 import pytest
 
 from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
 from autodist_core.plan import Plan, bytes_per_step, notes, plan_table
+from autodist_core.plan.text import text_of
 from autodist_core.strategy import PS, AllReduce, PartitionedPS
 from tests.planning import cases, goldens
+from tests.support.machines import machines
+from tests.support.strategies import LOSSY
 
 
 @pytest.mark.parametrize("cluster", cases.CLUSTERS)
@@ -81,10 +88,7 @@ def test_notes_on_other_numbers_come_first_and_the_head_has_the_name():
 
 def test_replicas_that_share_memory_count_as_one():
     """Over two machines, values travel once to each, and one replica of each machine has the copy."""
-    spec = ResourceSpec({"nodes": [
-        {"address": "10.0.0.1", "chief": True, "cpus": [0, 1]}, {"address": "10.0.0.2", "cpus": [0, 1]},
-    ], "ssh": {"username": "ubuntu"}})  # fmt: skip
-    item = cases.cnn()
+    item, spec = cases.cnn(), machines(2, 2)
     size = item.trainable_var_op_to_var["dense/kernel"].byte_size
     for builder in (PS(), AllReduce()):
         compiled = StrategyCompiler(item, spec).compile(builder.build(item, spec))
@@ -117,8 +121,77 @@ def test_what_is_small_already_is_not_compressed_in_the_plan():
     shape = (30, 40)
     plain = {name: 1200 * size for name, size in (("int32", 4), ("complex64", 8), ("half", 2), ("bfloat16", 2))}
     for name, size in plain.items():
-        for compressor in ("HorovodCompressor", "HorovodCompressorEF", "PowerSGDCompressor"):
+        for builder in LOSSY:
             item, spec = GraphItem((Variable("v", shape, name),)), ResourceSpec.local(cpus=2)
-            built = AllReduce(compressor=compressor).build(item, spec)
-            compiled = StrategyCompiler(item, spec).compile(built)
-            assert bytes_per_step(compiled.variables[0], compiled.replicas) == 2 * size, (name, compressor)
+            compiled = StrategyCompiler(item, spec).compile(builder.build(item, spec))
+            assert bytes_per_step(compiled.variables[0], compiled.replicas) == 2 * size, (name, builder)
+
+
+ITEM = GraphItem((
+    Variable("dense/<kernel> & more", (6, 8), "float32"), Variable("embed/table", (10, 4), "float32", is_sparse=True),
+))  # fmt: skip
+
+
+def _plan(builder, cpus: int = 2) -> Plan:
+    spec = ResourceSpec.local(cpus=cpus)
+    return Plan(plan_table(StrategyCompiler(ITEM, spec).compile(builder.build(ITEM, spec)), ITEM, (), ["<b>bold</b>"]))
+
+
+class Read(HTMLParser):
+    """The texts of a table's cells, row by row, and whether every tag is closed."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.rows, self.open, self.notes = [], [], []
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag == "li":
+            self.notes.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+        if "li" in self.open:
+            self.notes[-1] += data
+
+
+def test_a_plan_is_a_string_as_it_was():
+    plan = _plan(PS())
+    assert str(plan) == plan == text_of(plan.table)
+    assert type(str(plan)) is str
+    assert plan.splitlines()[-1] == "  note: <b>bold</b>"
+    assert "embed/table" in plan
+    for again in (copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))):
+        assert (again, again.table, again._repr_html_()) == (plan, plan.table, plan._repr_html_())
+
+
+def test_a_table_has_the_columns_of_the_text():
+    read = Read(_plan(PS())._repr_html_())
+    assert read.rows == [
+        ["variable", "type", "synchronized by", "size", "travels", "note"],
+        ["dense/<kernel> & more", "f32[6,8]", "ps(localhost:CPU:0)", "192 B", "384 B/step", ""],
+        ["embed/table", "f32[10,4] sparse", "ps(localhost:CPU:0)", "160 B", "rows/step", ""],
+    ]
+    assert read.notes == ["<b>bold</b>"]
+
+
+def test_what_a_device_updates_of_a_split_variable_adds_up():
+    for row in _plan(PartitionedPS(), 3).table.rows:
+        assert sum(sizes.updated for sizes in row.devices.values()) == row.size
+
+
+def test_a_plan_without_variables_and_notes():
+    spec = ResourceSpec.local(cpus=2)
+    empty = GraphItem(())
+    plan = Plan(plan_table(StrategyCompiler(empty, spec).compile(AllReduce().build(empty, spec))))
+    assert Read(plan._repr_html_()).rows == [["variable", "type", "synchronized by", "size", "travels", "note"]]

@@ -1,15 +1,14 @@
-"""A stage imports earlier stages only, and planning needs no TensorFlow: read from the source of every module."""
+"""A stage imports earlier stages only, planning needs no TensorFlow, and words: read from every module's source."""
 
 import ast
 import re
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import ROOT
 
 # The stages of autodist_core, in the order of the flow.
 STAGES = (
@@ -269,6 +268,34 @@ def test_only_the_editor_changes_nodes():
 def test_modules_stay_small():
     for path in ALL:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, own_name(path)
+
+
+SEVERAL = re.compile(
+    r" (?:training |sparse |measured )?"
+    r"(replicas|steps|links|nodes|machines|examples|variables|rounds|gradients|parameters|buckets|GPUs)\b"
+)
+NEVER_ONE = {
+    "count nodes", "before machines", "len(nodes) nodes", "len(stuck) nodes", "most replicas", "replicas replicas",
+    "count replicas", "times nodes", "times variables",
+}
+
+
+def counted(tree):
+    """What texts have before the name of several things, and that name."""
+    for text in (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)):
+        for number, words in zip(text.values, text.values[1:], strict=False):
+            things = SEVERAL.match(str(getattr(words, "value", "")))
+            if things and isinstance(number, ast.FormattedValue) and isinstance(words, ast.Constant):
+                yield f"{ast.unparse(number.value)}{things[0]}"
+
+
+def test_one_thing_is_not_called_several():
+    """`amount` words a number. The name of several things stands only behind a number that is never one."""
+    found, endings = set(), []
+    for path in ALL:
+        found.update(counted(tree(path)))
+        endings += [path.name for _ in re.findall("else ['\"]s['\"]", path.read_text(encoding="utf-8"))]
+    assert (found, endings) == (NEVER_ONE, [])
 
 
 PLAN_EVERYTHING = """

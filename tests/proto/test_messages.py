@@ -1,15 +1,13 @@
 """The messages: their names and numbers, and the modules generated from them."""
 
-import importlib.util
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from autodist_core.proto import graphitem_pb2, strategy_pb2, synchronizers_pb2
+from tests.support.programs import ROOT, module_of
 
-ROOT = Path(__file__).parents[2]
 ORIGINAL = {
     graphitem_pb2.GraphItem: {"graph_def": 1, "grad_target_pairs": 2, "info": 3},
     graphitem_pb2.GraphItem.Info: {"variables": 1, "table_initializers": 2, "savers": 3},
@@ -61,9 +59,7 @@ def test_the_generated_modules_load_without_a_warning():
 @pytest.fixture
 def generator(tmp_path, monkeypatch):
     """proto/generate.py, with a folder and texts of the test's own in place of the package and the compiler."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "proto" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of(ROOT / "proto" / "generate.py")
     monkeypatch.setattr(module, "TARGET", tmp_path / "made")
     monkeypatch.setattr(
         module, "render", lambda: {"__init__.py": "# ours\n", "a_pb2.py": "A = 1\n", "a_pb2.pyi": "A: int\n"}

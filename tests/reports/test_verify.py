@@ -80,7 +80,6 @@ def _perturbed(by) -> keras.layers.Layer:
     return Does(lambda x: x + keras.ops.cast(by(x), x.dtype), "layer")
 
 
-@pytest.mark.usefixtures("float64")
 @pytest.mark.quick("dropout")
 @pytest.mark.parametrize("name", DRAWING)
 def test_replicas_draw_what_one_device_draws_to_be_compared(name: str):
@@ -151,7 +150,6 @@ class OfNodes(keras.layers.Layer):
         return tf.gather(self.norm(self.table, training=training), chosen)
 
 
-@pytest.mark.usefixtures("float64")
 def test_statistics_of_a_constant_are_not_said_to_be_each_replicas_own():
     data, model = dense_data(), stacked(keras.Input((5,)), OfNodes(), keras.layers.Dense(1), jit_compile=False)
     with distributed(model, replicas=3) as front:

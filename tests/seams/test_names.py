@@ -3,14 +3,13 @@
 import ast
 import configparser
 from functools import cache
-from pathlib import Path
 
 from autodist_core.seams import table as core_seams
 from autodist_core.seams.seam import SUPPORTED
 from autodist_keras import seams as keras_seams
 from tests.seams.test_uses import BEHAVIOURS, STORED, WRITTEN
+from tests.support.programs import ROOT
 
-ROOT = Path(__file__).parents[2]
 SOURCES = [
     path for package in ("autodist_core", "autodist_keras") for path in sorted((ROOT / package).rglob("*.py"))
     if not path.name.endswith("_pb2.py")

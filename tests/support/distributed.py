@@ -33,6 +33,13 @@ def over(spec: Any, strategy: Any = "PS", **settings: Any) -> Iterator[Any]:
         made.autodist.close()
 
 
+@contextmanager
+def replicas_on(data: tf.data.Dataset, strategy: Any = "PS", count: int = 2) -> Iterator[tuple[Any, Any]]:
+    """A strategy on so many logical CPUs, and the first batch of a dataset as its replicas get it."""
+    with replicas(strategy, count) as made:
+        yield made, next(iter(made.experimental_distribute_dataset(data)))
+
+
 def dataset() -> tf.data.Dataset:
     """Examples with five features and one of three classes."""
     random = np.random.default_rng(3)

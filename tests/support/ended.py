@@ -1,8 +1,10 @@
 """End a training at a step in this process, as a signal would: what a program that starts again finds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import pytest
 
 
 class Killed(BaseException):
@@ -18,3 +20,9 @@ def kill(steps: int) -> keras.callbacks.Callback:
             raise Killed
 
     return keras.callbacks.LambdaCallback(on_train_batch_begin=end)
+
+
+def killed(start: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Start a training, which is to be killed."""
+    with pytest.raises(Killed):
+        start(*arguments, **options)

@@ -18,6 +18,7 @@ from autodist_core.strategy import (
     UnevenPartitionedPS,
 )
 from autodist_core.strategy.base import Strategy, StrategyBuilder
+from autodist_core.strategy.strategy import COMPRESSORS
 
 
 class HandWritten(StrategyBuilder):
@@ -104,6 +105,8 @@ BUILDERS = {
     "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS, "PartitionedAR": PartitionedAR,
     "RandomAxisPartitionAR": RandomAxisPartitionAR, "Sharded": partial(Sharded, whole_bytes=0),
 }  # fmt: skip
+LOSSY = tuple(AllReduce(compressor=name) for name in COMPRESSORS if name != "NoneCompressor")
+"""One for each compressor."""
 GATHERED = Sharded(weights="gathered", whole_bytes=0)
 KEPT_FOR_SOME = Sharded(weights=3, whole_bytes=0)
 HAND_WRITTEN = {

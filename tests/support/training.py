@@ -17,7 +17,7 @@ import numpy as np
 from autodist_core.strategy import StrategyBuilder
 from autodist_keras import DistributedModel
 from tests.support.compare import TOLERANCE, Trained, assert_equally_trained, assert_same, flat, named
-from tests.support.models import BATCH, Data, ReferenceModel, ready
+from tests.support.models import BATCH, Data, ReferenceModel, dense_data, even_data, ready
 from tests.support.once import once
 from tests.support.strategies import on_local_replicas
 
@@ -53,11 +53,28 @@ def distributed(
     return DistributedModel(model, **on_local_replicas(strategy, replicas, settings))
 
 
-def fit(front: Any, data: Data, **options) -> Mapping[str, np.ndarray]:
-    """`fit` for three epochs in the order of the data, unless told otherwise; History's numbers."""
+def fit(front: Any, data: Data | None = None, **options) -> Mapping[str, np.ndarray]:
+    """`fit` of even data for three epochs in the order of the data, unless told otherwise; History's numbers."""
+    data = even_data() if data is None else data
     options = {**QUIET, "epochs": EPOCHS, **options}
     history = front.fit(data.x, data.y, sample_weight=data.sample_weight, **options).history
     return {name: np.asarray(values) for name, values in history.items()}
+
+
+def everything(front: Any, model: keras.Model) -> dict[str, Any]:
+    """Every method that runs a step, callbacks, a schedule, and two fits."""
+    data, seen = dense_data(), []
+    look = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(logs["loss"]))
+    slower = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+    first = front.fit(data.x, data.y, epochs=2, validation_split=0.2, callbacks=[look, slower], **QUIET).history
+    second = front.fit(data.x, data.y, epochs=3, initial_epoch=2, **QUIET).history
+    return {
+        "first": first, "second": second, "seen": seen, "evaluate": front.evaluate(data.x, data.y, verbose=0),
+        "predict": front.predict(data.x, verbose=0, batch_size=7),
+        "on_batch": [front.train_on_batch(data.x[:rows], data.y[:rows]) for rows in (9, 1)],
+        "test_on_batch": front.test_on_batch(data.x[:2], data.y[:2]),
+        "predict_on_batch": front.predict_on_batch(data.x[:1]),
+    }
 
 
 def run(program: Program, front: Any, model: keras.Model) -> Trained:

@@ -14,11 +14,11 @@ def test_an_unknown_key_is_refused_with_its_fingerprint_and_a_command_that_helps
     host = network.hosts[1]
     known_hosts(ssh).unlink()
     ssh.configure("StrictHostKeyChecking no\n")
-    reason = ssh.refusal(host.address)
+    reason = ssh.refusal(host.address, port=22)
     prints = subprocess.run(
         ["ssh-keygen", "-lf", host.setup / "host_ed25519.pub"], capture_output=True, text=True, check=True
     ).stdout
-    command = f"ssh -o StrictHostKeyChecking=accept-new -l root {host.address} exit"
+    command = f"ssh -o StrictHostKeyChecking=accept-new -p 22 -l root {host.address} exit"
     assert reason == (
         f"its host key is not known: ssh-ed25519 {prints.split()[1]}. Compare that with what `ssh-keygen -lf "
         f"/etc/ssh/ssh_host_ed25519_key.pub` prints there, and accept the key with `{command}` (Host key verification "
@@ -41,7 +41,8 @@ def test_a_changed_key_is_refused_loudly(network, ssh):
         ).stdout
         assert reason.startswith(f"ITS HOST KEY HAS CHANGED. It shows ssh-ed25519 {prints.split()[1]}; known is ")
         assert "/.ssh/known_hosts:2. Another machine may answer in its place." in reason
-        assert f"{host.address} exit` (Host key verification failed)." in reason
+        accept = f"accept the new key with `ssh -o StrictHostKeyChecking=accept-new -l root {host.address} exit`"
+        assert f"{accept} (Host key verification failed)." in reason
     finally:
         network.learn()
 

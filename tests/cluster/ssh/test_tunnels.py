@@ -5,13 +5,12 @@ import pytest
 
 from autodist_core import LaunchError, ResourceSpec
 from autodist_core.cluster.chief.launch import launch
-from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.conftest import OF_KERAS
+from tests.cluster.over_hosts import OverHosts
 from tests.support.compare import assert_equally_trained
 from tests.support.models import DENSE
 from tests.support.training import plain
 
-pytestmark = [pytest.mark.usefixtures("float64", "known_hosts"), pytest.mark.filterwarnings(OF_KERAS)]
+pytestmark = pytest.mark.usefixtures("float64", "known_hosts", "nothing_stays")
 
 
 def connections(host) -> set[tuple[str, str]]:
@@ -42,7 +41,6 @@ def test_training_through_tunnels_uses_nothing_but_ssh(network):
         for builder in ("AllReduce", "PS"):
             assert_equally_trained(plain(DENSE), hosts.train("adam", builder, callbacks=[look]))
             assert look.seen == {host.address: {("22", network.hosts[0].address)} for host in network.hosts[1:]}
-    assert nothing_left(network) == []
 
 
 def test_a_server_without_forwarding_is_named(network):
@@ -52,4 +50,3 @@ def test_a_server_without_forwarding_is_named(network):
     for directions, problem in {"no": no_entrance, "remote": no_exit}.items():
         with host.listening_otherwise(AllowTcpForwarding=directions), pytest.raises(LaunchError, match=problem):
             launch(ResourceSpec(network.spec()), tunnelled=True)
-    assert nothing_left(network) == []

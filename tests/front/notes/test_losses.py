@@ -11,7 +11,7 @@ from autodist_core import whole_batch
 from tests.front.notes.models import X, Y, dense, error, r2, root, size, unknown
 from tests.front.notes.test_layers import TABLE
 from tests.support.layers import Adds
-from tests.support.models import ready
+from tests.support.models import ready, stacked
 from tests.support.plans import as_name, headed, notes_of
 from tests.support.steps import OwnLoss
 from tests.support.training import distributed, seeded
@@ -182,11 +182,10 @@ MEAN_TERMS = (
 
 
 def test_an_added_term_that_is_no_mean_is_not_exact(caplog):
-    model = seeded(lambda: keras.Sequential([
+    model = seeded(lambda: stacked(
         keras.Input((5,)), layers.Dense(4, name="first"), Adds(*MEAN_TERMS, *NO_MEAN_TERMS.values()),
-        Adds(lambda x: ops.sum(whole_batch(x), axis=-1)), layers.Dense(1, name="last"),
-    ]))  # fmt: skip
-    model.compile("sgd", "mse", jit_compile=False)
+        Adds(lambda x: ops.sum(whole_batch(x), axis=-1)), layers.Dense(1, name="last"), jit_compile=False,
+    ))  # fmt: skip
     with distributed(model) as front:
         notes = [line.strip() for line in front.plan(X, Y).splitlines() if "not exact" in line or "counts as" in line]
         table = front.verify(X, Y)

@@ -12,7 +12,7 @@ from keras import layers, ops
 
 from autodist_core import CaptureError
 from tests.front.notes.models import Keeps, X, Y, centred, dense, holding, r2, root
-from tests.support.models import ReferenceModel, dense_data, ready
+from tests.support.models import ReferenceModel, dense_data, ready, stacked
 from tests.support.plans import as_name, headed, notes_of
 from tests.support.steps import Averages, HidesItsMetrics
 from tests.support.training import assert_equal_training, distributed, seeded
@@ -92,8 +92,8 @@ class OnlyInInference(layers.Layer):
 
 
 def test_what_a_metric_mixes_and_what_only_inference_mixes_is_logged_once(caplog):
-    model = seeded(lambda: keras.Sequential([keras.Input((5,)), OnlyInInference(name="late"), layers.Dense(1)]))
-    model.compile("sgd", "mse", metrics=[r2], jit_compile=False)
+    late = OnlyInInference(name="late")
+    model = seeded(lambda: stacked(keras.Input((5,)), late, layers.Dense(1), metrics=[r2], jit_compile=False))
     with distributed(model) as front:
         front.fit(X, Y, batch_size=8, verbose=0)
         (message,) = [message for message in caplog.messages if "not exact" in message]
@@ -183,8 +183,7 @@ class AddsUpFlags(layers.Layer):
 
 
 def test_truth_values_of_a_layer_that_would_be_added_up_are_refused():
-    model = seeded(lambda: keras.Sequential([keras.Input((5,)), AddsUpFlags(name="flags"), layers.Dense(1)]))
-    model.compile("sgd", "mse", jit_compile=False)
+    model = seeded(lambda: stacked(keras.Input((5,)), AddsUpFlags(name="flags"), layers.Dense(1), jit_compile=False))
     said = "'flags/.*' is a variable of dtype bool with the aggregation 'sum', and such values cannot be added"
     with distributed(model) as front:
         for call in (front.plan, front.evaluate, front.fit):
