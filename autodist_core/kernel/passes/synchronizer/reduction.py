@@ -144,7 +144,7 @@ def _machines_own_alike(draft: Draft, gradient: Gradient) -> bool:
     parts = draft.placement.parts[draft.step.variables[gradient.variable].part_of]
     owners = [draft.placement.owner(draft.placement.owner_of[each.name]) for each in parts]
     owned = Counter(host_of(owner.device) for owner in owners)
-    return owned.keys() == {replica.host for replica in draft.active_replicas} and len(set(owned.values())) == 1
+    return owned.keys() == {replica.host for replica in draft.slicing.of_all[0]} and len(set(owned.values())) == 1
 
 
 def name_of(gradient: Gradient, owner: Owner) -> str:
