@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -160,6 +161,7 @@ class OnDisk:
         """The places that nobody has any more, by their bytes."""
         self.size = 0
         """The bytes of the file."""
+        self._lock = threading.Lock()
 
     def keep(self, value: np.ndarray, is_own: bool = False) -> Kept | np.ndarray:
         """Keep a value. It is copied, unless the array `is_own`, or is one of `room` that nobody can write any more."""
@@ -191,10 +193,12 @@ class OnDisk:
 
     def _placed(self, value: np.ndarray) -> Kept:
         size = value.nbytes
-        offset = self._free[size].pop() if self._free[size] else self.size
+        with self._lock:  # several threads may assign values
+            self.opened()
+            offset = self._free[size].pop() if self._free[size] else self.size
+            self.size = max(self.size, offset + size)
         kept = Kept(self, offset, value.dtype, value.shape)
         weakref.finalize(kept, self._free[size].append, offset)
-        self.size = max(self.size, offset + size)
         self.write(np.ascontiguousarray(value), offset)
         return kept
 
