@@ -76,11 +76,13 @@ class Entry:
     def fits(self, value: Any) -> bool:
         """Whether the variable may get this value, which another function than TensorFlow's would convert.
 
-        >>> Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0])).fits(np.ones(2))
-        True
+        >>> entry = Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0]))
+        >>> entry.fits(np.ones(2)), entry.fits(tf.constant([1, 2]))
+        (True, False)
         """
-        known = isinstance(value, np.ndarray | tf.Tensor) and self.tf_variable.dtype != tf.string
-        return known and tuple(value.shape) == self.spec.shape
+        dtype = self.tf_variable.dtype
+        known = isinstance(value, np.ndarray) or (isinstance(value, tf.Tensor) and value.dtype == dtype)
+        return known and dtype != tf.string and tuple(value.shape) == self.spec.shape
 
     def free(self) -> None:
         """Free the memory of the variable, whose shape stays what it is. It has no value until `write`.

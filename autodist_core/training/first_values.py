@@ -28,7 +28,16 @@ from autodist_core.training.watching import Subscription, Watcher, stop_waiting,
 
 
 def without_value(shape: tuple[int, ...], dtype: str, make: Callable[[], Any], **options: Any) -> Any:
-    """Make a TensorFlow variable without memory; `make` makes its first value. The module has an example."""
+    """Make a TensorFlow variable without memory; `make` makes its first value. The module has an example.
+
+    >>> import gc, weakref
+    >>> variable = without_value((2,), "float32", lambda: [1.0, 1.0])
+    >>> found = weakref.ref(variable)
+    >>> del variable
+    >>> _ = gc.collect()
+    >>> found() is None
+    True
+    """
     with tf.init_scope():
         variable = WITHOUT_VALUE.get()(shape=shape, dtype=dtype, **options)
     entry = Entry(Variable(variable.name, shape, dtype), variable)

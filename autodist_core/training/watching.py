@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -70,7 +71,11 @@ class Subscription:
     entry: Entry
 
 
-_subscriptions: dict[int, list[Subscription]] = {}
+class _Subscriptions(list[Subscription]):
+    """Those of one variable, which has them as an attribute: they and what they keep go with the variable."""
+
+
+_subscriptions = WeakValueDictionary[int, _Subscriptions]()
 """The subscriptions of each watched variable, by the identity of its handle. The last one counts; the others wait."""
 _hooks = ExitStack()
 """What `in_graphs.py` has put in place while a variable is watched."""
@@ -94,11 +99,12 @@ def _watch(subscription: Subscription) -> None:
     _looked_at(entry.handle)
     with _lock:
         if not _subscriptions:
+            _hooks.close()  # the last variables may have gone with their subscriptions
             _hooks.enter_context(reported(_looked_at, _iterated))
-        subscriptions = _subscriptions.setdefault(id(entry.handle), [])
-        if not subscriptions:
+        if id(entry.handle) not in _subscriptions:
             own: Any = type(entry.tf_variable)
             entry.tf_variable.__class__ = _watched(own)
+            vars(entry.tf_variable)["subscriptions"] = _subscriptions[id(entry.handle)] = _Subscriptions()
         _put_last(subscription)
 
 
@@ -152,7 +158,7 @@ def unwatch(subscription: Subscription) -> None:
         subscriptions.remove(subscription)
         if not subscriptions:
             entry.tf_variable.__class__ = type(entry.tf_variable).__base__
-            del _subscriptions[id(entry.handle)]
+            del _subscriptions[id(entry.handle)], vars(entry.tf_variable)["subscriptions"]
         if not _subscriptions:
             _hooks.close()
 

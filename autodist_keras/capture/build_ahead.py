@@ -126,9 +126,10 @@ def _copied(variable: Any, dtype: Any = None, copy: bool | None = None) -> np.nd
 
 def _assigned(variable: Any, value: Any) -> Any:
     """What Keras's readers of files call. A tensor of a huge value would take memory."""
-    if not is_huge(value) or value.shape != tuple(variable.shape):
+    is_stateless = GLOBAL_ATTRIBUTE.get()("stateless_scope") is not None
+    if is_stateless or not is_huge(value) or value.shape != tuple(variable.shape):
         return type(variable).assign(variable, value)
-    variable.value.assign(value)
+    variable._value.assign(value)
     return value
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.errors import ResourceSpecError
+from autodist_core.runtime.recovery import on_disk
 from autodist_keras import DistributedModel, without_values
 from tests.support.compare import assert_same, state_in_order
 
@@ -62,6 +63,17 @@ def test_what_is_assigned_in_the_block_is_the_first_value():
     with without_values():
         model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(4, 3, weights=[table])])
     np.testing.assert_array_equal(model.weights[0].numpy(), table)
+
+
+def test_a_huge_value_that_is_assigned_in_a_scope_stays_there(monkeypatch):
+    monkeypatch.setattr(on_disk, "HUGE_BYTES", 8)
+    kernel = made(without_values()).layers[0].kernel
+    before, value = kernel.numpy(), on_disk.room(kernel.shape, np.dtype("float32"))
+    with keras.StatelessScope():
+        kernel.assign(value)
+    np.testing.assert_array_equal(kernel.numpy(), before)
+    kernel.assign(value)
+    np.testing.assert_array_equal(kernel.numpy(), value)
 
 
 def test_all_looks_see_the_value_that_is_trained():

@@ -255,3 +255,16 @@ def test_a_value_that_came_home_is_updated_in_place():
     before = address()
     entry.tf_variable.assign_add(tf.ones([WIDE], tf.float64))
     assert address() == before and entry.view()[0] == 2
+
+
+def test_values_of_several_threads_have_places_of_their_own(monkeypatch):
+    monkeypatch.setattr(OnDisk, "most_in_memory", 0)
+    usual, values = sys.getswitchinterval(), [np.full(1 << 17, float(number)) for number in range(8)]
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = [[*threads.map(OnDisk().keep, values)] for _ in range(40)]
+    finally:
+        sys.setswitchinterval(usual)
+    for kept in found:
+        assert all(np.array_equal(array_of(each), value) for each, value in zip(kept, values, strict=True))

@@ -19,6 +19,9 @@ that are too large for the memory: whoever reads or makes one in parts writes th
 >>> kept = on_disk.keep(huge, is_own=True)
 >>> on_disk.size, array_of(kept)[1, :3].tolist()
 (8000000, [7.0, 7.0, 7.0])
+>>> kept = on_disk.keep(huge[:256], is_own=True)
+>>> array_of(kept).shape
+(256, 1024)
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -112,7 +116,16 @@ def is_huge(array: Any) -> bool:
 def _room_of(array: Any) -> Any:
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
-    return array if array is not None and array.mode == "r+" else None
+    # A user's file that is mapped has no place.
+    return array if array is not None and array.mode == "r+" and hasattr(array, "kept") else None
+
+
+def _place_of(value: np.ndarray) -> Kept | None:
+    """The place of an array of `room`; None for others, and for a part or another order of one, as `value.T`."""
+    mapped = _room_of(value)
+    kept: Kept | None = None if mapped is None else mapped.kept
+    is_whole = kept is not None and value.flags.c_contiguous and (value.dtype, value.shape) == (kept.dtype, kept.shape)
+    return kept if is_whole else None
 
 
 class Arrays(Mapping[str, np.ndarray]):
@@ -148,13 +161,13 @@ class OnDisk:
         """The places that nobody has any more, by their bytes."""
         self.size = 0
         """The bytes of the file."""
+        self._lock = threading.Lock()
 
     def keep(self, value: np.ndarray, is_own: bool = False) -> Kept | np.ndarray:
         """Keep a value. It is copied, unless the array `is_own`, or is one of `room` that nobody can write any more."""
         if value.nbytes < LARGE_BYTES or value.dtype.hasobject:
             return _in_memory(value, is_own)
-        if (is_own or not value.flags.writeable) and (mapped := _room_of(value)) is not None:
-            placed: Kept = mapped.kept
+        if (is_own or not value.flags.writeable) and (placed := _place_of(value)) is not None:
             return placed
         if value.nbytes < HUGE_BYTES and self._in_memory + value.nbytes <= self.most_in_memory:
             kept = _in_memory(value, is_own)
@@ -180,10 +193,12 @@ class OnDisk:
 
     def _placed(self, value: np.ndarray) -> Kept:
         size = value.nbytes
-        offset = self._free[size].pop() if self._free[size] else self.size
+        with self._lock:  # several threads may assign values
+            self.opened()
+            offset = self._free[size].pop() if self._free[size] else self.size
+            self.size = max(self.size, offset + size)
         kept = Kept(self, offset, value.dtype, value.shape)
         weakref.finalize(kept, self._free[size].append, offset)
-        self.size = max(self.size, offset + size)
         self.write(np.ascontiguousarray(value), offset)
         return kept
 
