@@ -22,6 +22,12 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+__all__ = [
+    "REFUSED", "AutodistError", "CaptureError", "KernelError", "LaunchError", "NodeLostError", "NotYetError",
+    "Refusals", "ResourceSpecError", "SeamError", "SessionError", "StrategyError", "amount", "did_you_mean",
+    "nearest",
+]  # fmt: skip
+
 
 class AutodistError(Exception):
     """The root of the tree. ``except AutodistError`` catches every exception that this package raises on purpose.

@@ -18,7 +18,14 @@ _PART_BYTES = 1 << 25
 
 @contextmanager
 def huge_values_on_disk() -> Iterator[None]:
-    """Let Keras read huge values by rows. The docstring of the module says more."""
+    """Let Keras read huge values by rows. The docstring of the module says more.
+
+    >>> import keras, tempfile
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> with tempfile.TemporaryDirectory() as folder, huge_values_on_disk():
+    ...     model.save_weights(f"{folder}/model.weights.h5")
+    ...     model.load_weights(f"{folder}/model.weights.h5")
+    """
     store = H5_STORE.get()
     by_keras = store.__getitem__
 

@@ -78,7 +78,13 @@ class Slicing:
 
 @dataclass(frozen=True)
 class Products:
-    """The products of matrices that a draft does not compute for each replica."""
+    """The products of matrices that a draft does not compute for each replica.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> example_draft(PS()).products.weights
+    frozenset()
+    """
 
     gradients: Mapping[tuple[str, int], Product]
     """The gradients that are one product over the rows of several replicas, by variable and occurrence."""
@@ -90,7 +96,11 @@ class Products:
 
 @dataclass(kw_only=True)
 class Filled:
-    """What kernels fill for later ones. Each kernel declares the fields that it uses."""
+    """What kernels fill for later ones. Each kernel declares the fields that it uses.
+
+    >>> Filled().buckets, sorted(FILLED)[:3]
+    (0, ['added', 'barriers', 'buckets'])
+    """
 
     compute: set[str] = field(default_factory=set)
     """The captured nodes of compute that are copied for every active replica."""

@@ -38,7 +38,12 @@ _TRIED = (64, 64)
 
 
 def first_value(initializer: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """What the initializer draws, as a tensor or as an array on the disk. The module has an example."""
+    """What the initializer draws, as a tensor or as an array on the disk.
+
+    >>> import keras
+    >>> first_value(keras.initializers.Ones(), (2, 2), "float32").numpy().tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
     of_numpy = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
     make = _part_maker(initializer, shape, of_numpy) if math.prod(shape) * of_numpy.itemsize >= HUGE_BYTES else None
     if make is None or not _same_numbers(initializer, of_numpy):
