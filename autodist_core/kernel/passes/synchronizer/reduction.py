@@ -18,6 +18,7 @@ from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner, Replica, by_host
+from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step import naming
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 from autodist_core.step.grouping import grouped
@@ -141,10 +142,11 @@ def _own_memory(draft: Draft, gradient: Gradient, value: str, device: str) -> st
 
 
 def _machines_own_alike(draft: Draft, gradient: Gradient) -> bool:
-    parts = draft.placement.parts[draft.step.variables[gradient.variable].part_of]
-    owners = [draft.placement.owner(draft.placement.owner_of[each.name]) for each in parts]
-    owned = Counter(host_of(owner.device) for owner in owners)
-    return owned.keys() == {replica.host for replica in draft.slicing.of_all[0]} and len(set(owned.values())) == 1
+    plan = draft.placement.partitioner.plans[draft.step.variables[gradient.variable].part_of]
+    servers = [name for shard in plan.shards for name in getattr(shard.synchronizer, "destinations", ())]
+    owned = Counter(DeviceSpec.parse(name).address for name in servers)
+    machines = {DeviceSpec.parse(replica.name).address for replica in draft.slicing.of_all[0]}
+    return owned.keys() == machines and len(set(owned.values())) == 1
 
 
 def name_of(gradient: Gradient, owner: Owner) -> str:
