@@ -124,7 +124,7 @@ class _OriginSearch:
     def _inputs(self, node: node_def_pb2.NodeDef, inputs: list[str], positions: Iterable[int]) -> list[str]:
         """The inputs of a node that become these arguments of the functions that it runs."""
         if node.op in LOOPS:
-            # Of these values after any number of turns.
+            # A value after any number of turns may be made of any of these inputs.
             made_of = reached(positions, partial(self._of_result, node.attr["body"].func.name))
             return [inputs[position] for position in made_of]
         before = 0 if node.op in self._draws.functions else FIRST_ARGUMENT.get(node.op)
