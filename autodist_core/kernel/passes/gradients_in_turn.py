@@ -74,7 +74,7 @@ def _keep_pace(draft: Draft) -> None:
 
 def _producer(draft: Draft, tensor: str) -> str:
     """Return the captured node that computes the gradient of which this is a slice; empty if it may not run."""
-    node = draft.step.behind_identities(tensor, ("Identity", "Slice"))
+    node = draft.step.behind_identities(tensor, ("Cast", "Identity", "Slice"))
     return "" if naming.branch_of(node) else node.name
 
 

@@ -24,6 +24,7 @@ from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.placement.placement import Copy, Replica
 from autodist_core.kernel.random_streams import take_own_stream
 from autodist_core.step import naming
+from autodist_core.step.casts import shrinks
 from autodist_core.step.graph_item import Gradient, Table
 
 _LOOKUPS = {"GatherV2", "ResourceGather"}
@@ -172,7 +173,8 @@ def _copy_for(draft: Draft, variable: str, replica: Replica) -> Copy:
 def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     """Return a node's device: an operation on a variable, or a lookup in it, runs on the device of the variable."""
     step = draft.step
-    touched = step.touches.get(node.name)
+    # Of a value that a layer casts to a smaller type, the smaller one travels.
+    touched = step.touches.get(naming.node_of(node.input[0]) if shrinks(node) else node.name)
     if touched:
         return _copy_for(draft, touched[0].variable, replica).device
     if any(naming.node_of(source) in draft.step.tables for source in naming.data_inputs(node)):

@@ -24,6 +24,7 @@ from autodist_core.kernel.splitting.reductions import combine, constant_of
 from autodist_core.kernel.splitting.separable import MEETING_ELEMENTS, Splitting, cut_axis, splittings
 from autodist_core.kernel.splitting.shard_lookups import look_up, lookups_refused
 from autodist_core.step import naming
+from autodist_core.step.casts import grows, shrinks
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.index import StepIndex, output_type
@@ -60,6 +61,7 @@ class SplitRewrite:
         self.split_at = {node: split for split in self.splits.values() for node in split.parts}
         self.partial_at = {node: split for split in self.splits.values() for node in split.partial}
         self.left_out: set[str] = set()
+        self.cast_at_owner: set[str] = set()
 
     def run(self) -> GraphItem:
         """Return the rewritten step; raise a `CaptureError` if a lookup in a shard cannot take a lookup's place."""
@@ -88,6 +90,8 @@ class SplitRewrite:
                 combine(self.editor, self.step, node, parts, self.plans[split.variable].variable.shape)
             elif self._is_lookup(name):
                 self._look_up(node)
+            elif name in self.cast_at_owner:
+                self.editor.copy_captured(node, name, self._without_parts(node), SrcT=tf.as_dtype(node.attr["DstT"].type))
             else:
                 self.editor.copy_captured(node, name, self._without_parts(node))
         return replace(
@@ -228,7 +232,11 @@ class SplitRewrite:
             name = _part(gradient.values, shard.index)
             if not gradient.indices:
                 begin = [shard.offset if place == axis else 0 for place in range(len(part.shape))]
-                source = self._slice(f"{name}/slice", gradient.values, begin, list(part.shape), marker, None)
+                cast = self.step.behind_identities(gradient.values)
+                whole = cast.input[0] if grows(cast) else gradient.values
+                source = self._slice(f"{name}/slice", whole, begin, list(part.shape), marker, None)
+                if grows(cast):
+                    source = self.editor.copy_captured(cast, f"{name}/cast", [source]).name
                 self.editor.copy_captured(marker, name, [source])
                 continue
             index_marker = self.step.nodes[naming.node_of(gradient.indices)]
@@ -244,6 +252,11 @@ class SplitRewrite:
         touched = self.step.touches.get(name, ())
         return not self.step.is_update(name) and any(touch.variable in self.looked_up for touch in touched)
 
+    def _casts_of(self, read: str) -> list[node_def_pb2.NodeDef]:
+        """Return what reads the value, if all of that casts it to one smaller type: the owners can cast their shards."""
+        readers = [self.step.nodes[name] for name in self.step.readers.get(read, ()) if name in self.step.alive]
+        return readers if all(map(shrinks, readers)) and len({each.attr["DstT"].type for each in readers}) == 1 else []
+
     def _look_up(self, node: node_def_pb2.NodeDef) -> None:
         """Replace a lookup in a table by lookups in its shards, and a read of the table by reads of all shards."""
         name = self.step.touches[node.name][0].variable
@@ -255,9 +268,12 @@ class SplitRewrite:
                 self.editor.copy_captured(node, _part(node.name, index), [handle, *controls]).name
                 for index, handle in enumerate(handles)
             ]
+            if casts := self._casts_of(node.name):
+                reads = [self.editor.copy_captured(casts[0], f"{read}/cast", [read]).name for read in reads]
             place = self.editor.constant(f"{node.name}/axis", plan.axis or 0, tf.int32)
-            dtype = tf.as_dtype(variable.dtype)
+            dtype = tf.as_dtype(casts[0].attr["DstT"].type if casts else variable.dtype)
             self.editor.add("ConcatV2", node.name, [*reads, place], N=len(reads), T=dtype, Tidx=tf.int32)
+            self.cast_at_owner.update(cast.name for cast in casts)
             return
         ids = node.input[1]
         spec = tf.TensorSpec(static_shapes(self.step).get(ids), tf.as_dtype(node.attr["Tindices"].type))

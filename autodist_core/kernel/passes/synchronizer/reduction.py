@@ -20,6 +20,7 @@ from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner, Replica, by_host
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step import naming
+from autodist_core.step.casts import grows
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 from autodist_core.step.grouping import grouped
 
@@ -120,25 +121,26 @@ def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     teams = [team for team in _teams(draft) if _parts(draft, gradient, team)]
     found = [of_team(draft, gradient, owner, team) for team in teams]
     if not gradient.indices and len(by_host(draft.active_replicas)) > 1:
-        found = [Rows(_own_memory(draft, gradient, each.values, owner.device)) for each in found]
+        found = [Rows(_to_travel(draft, gradient, each.values, owner)) for each in found]
     return _reduce(draft, name, gradient, found, owner.device)
 
 
-def _own_memory(draft: Draft, gradient: Gradient, value: str, device: str) -> str:
-    """Return a value that keeps no larger one in memory while it waits for those of other machines.
+def _to_travel(draft: Draft, gradient: Gradient, value: str, owner: Owner) -> str:
+    """Return a value that has few bytes where it travels, and keeps no larger one in memory while it waits for others.
 
-    A slice along the first axis shares the memory of the whole gradient, of which other machines get the other slices.
-    It stays as it is where machines own different numbers of parts: their graphs would differ, and be written apart.
+    A cast to a larger type runs on the owner's device. A slice along the first axis shares the memory of the whole
+    gradient, of which other machines get the other slices. It stays as it is where machines own different numbers of
+    parts: their graphs would differ, and be written apart.
     """
     source = draft.editor[naming.node_of(value)]
     while source.op == "Identity":
         source = draft.editor[naming.node_of(source.input[0])]
-    if source.op != "Slice" or host_of(source.device) != host_of(device) or not _machines_own_alike(draft, gradient):
+    name = f"{naming.node_of(value)}/{naming.safe(owner.name)}"
+    if grows(source):
+        return draft.editor.copy(source, name, source.input, owner.device).name
+    if source.op != "Slice" or host_of(source.device) != host_of(owner.device) or not _machines_own_alike(draft, gradient):
         return value
-    name = f"{naming.node_of(value)}/copy"
-    if name not in draft.editor:
-        draft.editor.add("DeepCopy", name, [value], source.device, T=draft.type_of(gradient))
-    return name
+    return draft.editor.add("DeepCopy", name, [value], source.device, T=draft.type_of(gradient))
 
 
 def _machines_own_alike(draft: Draft, gradient: Gradient) -> bool:
