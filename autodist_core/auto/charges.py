@@ -101,8 +101,9 @@ class Charging:
             if isinstance(each, PSPlan):
                 server = DeviceSpec.parse(each.destinations[0])
                 passes = 1.5 if each.gathered else 1  # gathered for the forward and for the backward pass
+                sent = times * wire(each, shape, plan.variable.dtype).bytes
                 servers.append(Served(
-                    server.address, float(times * size), float(passes * times * size), float(times * size),
+                    server.address, float(sent), float(passes * sent), float(times * size),
                     on_gpu=server.kind == "GPU",
                 ))
                 bus += 2 * passes * times * size if on_gpus else 0.0

@@ -55,7 +55,7 @@ class VariablePartitioner:
         split_plans = {name: plan for name, plan in wanted.items() if name not in whole}
         in_the_way = {name: _reads_otherwise(step, plan) for name, plan in split_plans.items()}
         looked_up = frozenset(name for name, other in in_the_way.items() if not other)
-        mirrored = {name: other for name, other in in_the_way.items() if other and split_plans[name].is_gathered}
+        mirrored = {name: other for name, other in in_the_way.items() if other and split_plans[name].gathered}
         members = {name: found[name].members for name in split_plans}
         return VariablePartitioner(split_plans, looked_up, whole, mirrored, members)
 
@@ -75,8 +75,8 @@ class VariablePartitioner:
         if any(variable.part_of for variable in item.variables) or known.isdisjoint(ours):
             return item
         if item not in self._made:
-            gathered = {name: self.plans[name].again_within for name in self.looked_up if self.plans[name].is_gathered}
-            timed = gathered_when_used(item, gathered)
+            gathered = {name: how for name in self.looked_up if (how := self.plans[name].gathered)}
+            timed = gathered_when_used(item, {name: how.again_within for name, how in gathered.items()})
             self._made[item] = SplitRewrite(self.plans, self.members, self.looked_up, timed).run()
         return self._made[item]
 
@@ -99,7 +99,7 @@ def _reads_otherwise(step: StepIndex, plan: VariablePlan) -> str:
 
     Replicas look the rows of a table up in its shards. A variable that is gathered may be read whole, too.
     """
-    name, gathered = plan.variable.name, plan.is_gathered
+    name, gathered = plan.variable.name, bool(plan.gathered)
     for node in step.touching.get(name, ()):
         # A trace has reads whose values nothing needs, such as of a table of which only the known shape is asked.
         if node not in step.alive or step.is_update(node):

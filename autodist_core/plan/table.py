@@ -6,7 +6,7 @@ A CompiledStrategy comes in, and a `PlanTable` goes out, from which `text` and `
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 
 from autodist_core.errors import amount
 from autodist_core.plan.memory import DeviceMemory, together
@@ -140,7 +140,7 @@ def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str
         return dict.fromkeys(replicas, DeviceBytes(size))
     served = [each for _, each in plan.pieces if isinstance(each, PSPlan)]
     looked_up = plan.variable.is_sparse and not any(each.local_replication for each in served)
-    followers = () if looked_up or plan.is_gathered else replicas
+    followers = () if looked_up or plan.gathered else replicas
     return {
         device: DeviceBytes(updated[device], size if device in followers else 0)
         for device in dict.fromkeys([*followers, *updated])
@@ -194,7 +194,7 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
         if isinstance(synchronizer, PSPlan):
             elsewhere = sum(replica != synchronizer.destinations[0] for replica in replicas)
             # What is gathered travels for the forward and for the backward pass.
-            total += (3 if plan.is_gathered else 2) * elsewhere * prod(shape) * plan.variable.item_size
+            total += (3 if plan.gathered else 2) * elsewhere * wire(synchronizer, shape, plan.variable.dtype).bytes
         else:
             total += 2 * (len(replicas) - 1) * wire(synchronizer, shape, plan.variable.dtype).bytes
     return total * times
@@ -243,8 +243,9 @@ def _sent_by_compressors(plans: Iterable[VariablePlan], as_factors: Collection[s
     found: dict[str, set[str]] = {}
     for plan in plans:
         for shape, each in plan.pieces:
-            if isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor":
+            name = f"wire_dtype={each.wire_dtype}" if isinstance(each, PSPlan) else each.compressor
+            if name not in ("wire_dtype=", "NoneCompressor"):
                 form = PLAIN if plan.variable.is_sparse else wire(each, shape, plan.variable.dtype).form
                 form = _AS_FACTORS if form != PLAIN and plan.variable.name in as_factors else form
-                found.setdefault(each.compressor, set()).add(form)
+                found.setdefault(name, set()).add(form)
     return found

@@ -6,6 +6,7 @@ node reads which node, and which node touches which variable. `draws` finds the 
 makes and reads names of nodes and tensors, and `ports` reads a node's inputs and outputs. `editor` reads, copies and
 writes nodes, `graph_check` checks what it has changed, and `enclosing` puts nodes into functions. `union` makes one
 step of several. `grouping` puts things into groups by a key, `reaching` finds those that are reached from others, and
-`op_types` has types of operations that several stages tell apart. `same` compares objects by identity.
+`op_types` has types of operations that several stages tell apart, and `casts` finds casts that save bytes. `same`
+compares objects by identity.
 Capture, the kernels and the Keras front use these modules.
 """

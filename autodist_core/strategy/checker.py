@@ -12,6 +12,7 @@ from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.options import AllReduceOptions, PSOptions
 from autodist_core.strategy.partition import PartitionerConfig
+from autodist_core.strategy.strategy import WIRE_DTYPES
 from autodist_core.strategy.synchronizers import POWER_SGD_RANK, AllReducePlan, Node, PSPlan
 
 
@@ -156,6 +157,9 @@ class _Checker:
             )
         if ps.again_within < 0 or (ps.again_within and not ps.gathered):
             yield f"{whose} has again_within={ps.again_within}: it is 0 or more, and 0 unless gathered is set."
+        if ps.wire_dtype and (ps.wire_dtype not in WIRE_DTYPES or not ps.gathered):
+            known = " or ".join(WIRE_DTYPES)
+            yield f"{whose} has wire_dtype={ps.wire_dtype}: it is {known}, and left out unless gathered is set."
         for name in dict.fromkeys(places):
             yield from self.destination(f"{whose}: reduction destination '{name}'", name)
         try:

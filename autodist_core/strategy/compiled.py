@@ -11,12 +11,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from autodist_core.errors import amount
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.synchronizers import AllReducePlan, Node, PSPlan, Synchronizer
+from autodist_core.strategy.wire import wire
+
+_MIRRORED: dict[str, Any] = {"gathered": False, "again_within": 0, "wire_dtype": ""}
 
 
 @dataclass(frozen=True)
@@ -68,27 +71,29 @@ class VariablePlan:
         synchronizer = self.synchronizer
         if isinstance(synchronizer, PSPlan):
             place = min(synchronizer.destinations, key=lambda name: held.get(name, 0))
-            synchronizer = replace(synchronizer, destinations=(place,), gathered=False, again_within=0)
+            synchronizer = replace(synchronizer, destinations=(place,), **_MIRRORED)
         return VariablePlan(self.variable, synchronizer, note=self.note)
 
     @property
-    def is_gathered(self) -> bool:
-        """Whether replicas have no mirror of the variable: they gather it from its shards for each use."""
-        used = [shard.synchronizer for shard in self.shards]
-        return bool(used) and all(isinstance(each, PSPlan) and each.gathered for each in used)
+    def gathered(self) -> PSPlan | None:
+        """How replicas, which have no mirror, gather the variable from its shards for each use; None if they do not.
+
+        If the shards' settings differ, those of the first one count.
+        """
+        used = [shard.synchronizer for shard in self.shards if isinstance(shard.synchronizer, PSPlan)]
+        return used[0] if used and len(used) == len(self.shards) and all(each.gathered for each in used) else None
 
     @property
-    def again_within(self) -> int:
-        """For how many further uses a replica keeps the gathered value."""
-        used = (shard.synchronizer for shard in self.shards)
-        return min((each.again_within for each in used if isinstance(each, PSPlan)), default=0)
+    def wire_dtype(self) -> str:
+        """The type in which gathered values and their gradients travel."""
+        return wire(self.gathered, self.variable.shape, self.variable.dtype).dtype if self.gathered else ""
 
     @property
     def with_mirrors(self) -> VariablePlan:
         """The same plan of a variable that is gathered, but with mirrors on the replicas."""
         def kept(synchronizer: Synchronizer) -> Synchronizer:
             if isinstance(synchronizer, PSPlan):
-                return replace(synchronizer, gathered=False, again_within=0)
+                return replace(synchronizer, **_MIRRORED)
             return synchronizer
 
         shards = tuple(replace(shard, synchronizer=kept(shard.synchronizer)) for shard in self.shards)

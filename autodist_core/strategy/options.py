@@ -5,6 +5,7 @@ The option classes check what a user passed, and make the synchronizers of nodes
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autodist_core.errors import StrategyError, did_you_mean
 from autodist_core.resource_spec import ResourceSpec
@@ -106,9 +107,9 @@ class PSOptions:
                 "set sync=True or staleness=0."
             )
 
-    def ps(self, place: str, gathered: bool = False, again_within: int = 0) -> PSPlan:
+    def ps(self, place: str) -> PSPlan:
         """Return how a variable or a shard that lives on the device ``place`` is synchronized."""
-        return PSPlan((place,), self.local_proxy_variable, self.sync, self.staleness, gathered, again_within)
+        return PSPlan((place,), self.local_proxy_variable, self.sync, self.staleness)
 
 
 @dataclass(frozen=True)
@@ -205,12 +206,12 @@ class LoadBalancer:
 
 def spread(
     graph_item: GraphItem, options: PSOptions, servers: Sequence[str], cut: Callable[[Variable], tuple[int, int]],
-    gathered: bool = False, again_within: int = 0,
+    **of_shards: Any,
 ) -> list[Node]:
     """Return nodes that put all variables, or their shards, on servers.
 
-    `cut` says along which axis a variable is split, and in how many shards; 1 stands for a whole variable. `gathered`
-    says whether replicas gather the variables that are split, and `again_within` how long they keep them.
+    `cut` says along which axis a variable is split, and in how many shards; 1 stands for a whole variable.
+    `of_shards` are further settings of the shards.
 
     >>> item = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32")))
     >>> print(*spread(item, PSOptions(), ["a:CPU:0", "b:CPU:0"], lambda variable: (0, len(variable.shape))), sep="\\n")
@@ -224,7 +225,7 @@ def spread(
         if shards > 1:
             entry_bytes = variable.byte_size // variable.shape[axis]
             sizes = [entry_bytes * size for size in shard_sizes(variable.shape[axis], shards)]
-        how = (gathered, again_within) if shards > 1 else ()
-        used = [options.ps(place, *how) for place in balancer.spread(sizes)]
+        how = of_shards if shards > 1 else {}
+        used = [replace(options.ps(place), **how) for place in balancer.spread(sizes)]
         nodes.append(Node.of(variable, used, axis))
     return nodes

@@ -6,13 +6,13 @@ A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every b
 from dataclasses import dataclass
 from functools import partial
 
-from autodist_core.errors import amount
+from autodist_core.errors import StrategyError, amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.values import format_bytes
 from autodist_core.strategy.builder import StrategyBuilder
 from autodist_core.strategy.options import PSOptions, check_choice, check_integer, replica_devices, spread
-from autodist_core.strategy.strategy import Strategy
+from autodist_core.strategy.strategy import WIRE_DTYPES, Strategy
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Sharded(StrategyBuilder):
     as many are kept."""
     whole_bytes: int = 4096
     """Variables of at most so many bytes stay whole. They are spread over the replicas."""
+    wire_dtype: str = ""
+    """``float16`` or ``bfloat16``: gathered weights, and the gradients that go to their owners, travel in this type.
+    The owners keep the weights, and add the gradients up, in the variable's own type."""
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be carried out."""
@@ -54,12 +57,22 @@ class Sharded(StrategyBuilder):
         else:
             check_integer("Sharded", "weights", self.weights, 1)
         check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
+        if self.wire_dtype:
+            check_choice("Sharded", "wire_dtype", self.wire_dtype, WIRE_DTYPES)
+            if self.weights == "kept":
+                raise StrategyError(
+                    f"Sharded(wire_dtype={self.wire_dtype!r}): wire_dtype is for weights that are gathered; set "
+                    "weights='gathered', or leave wire_dtype out."
+                )
 
     def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
         """Return the strategy for this model on these machines."""
         owners = replica_devices(resource_spec)
-        gathered, again_within = self.weights != "kept", self.weights if isinstance(self.weights, int) else 0
-        nodes = spread(graph_item, PSOptions(), owners, partial(self._cut, len(owners)), gathered, again_within)
+        again_within = self.weights if isinstance(self.weights, int) else 0
+        nodes = spread(
+            graph_item, PSOptions(), owners, partial(self._cut, len(owners)),
+            gathered=self.weights != "kept", again_within=again_within, wire_dtype=self.wire_dtype,
+        )
         whole, notes = sum(not node.part_config for node in nodes), []
         if whole and len(owners) > 1:
             notes.append(

@@ -27,7 +27,7 @@ WIRE_DTYPES: tuple[str, ...] = tuple(_Reduce.WireDtype.keys())
 """The names of the types of half precision."""
 _FIELDS = {"destinations": "reduction_destinations"}
 """The fields of messages that have another name than those of the values."""
-_LEFT_OUT = {"power_sgd_rank": POWER_SGD_RANK, "bucket_bytes": BUCKET_BYTES}
+_LEFT_OUT = {"power_sgd_rank": POWER_SGD_RANK, "bucket_bytes": BUCKET_BYTES, "wire_dtype": ""}
 """The defaults that are not written, so that the message equals one of a version without these fields."""
 
 
@@ -184,7 +184,8 @@ def _read(message: strategy_pb2.Strategy.Node) -> Node:
     contradiction = ""
     if kind == "PSSynchronizer":
         places = tuple(ps.reduction_destinations) or tuple(filter(None, [ps.reduction_destination]))
-        said = PSPlan(places, ps.local_replication, ps.sync, ps.staleness, ps.gathered, ps.again_within)
+        sent = _name(_Reduce.WireDtype, ps.wire_dtype) if ps.HasField("wire_dtype") else ""
+        said = PSPlan(places, ps.local_replication, ps.sync, ps.staleness, ps.gathered, ps.again_within, sent)
         if ps.reduction_destination and places != (ps.reduction_destination,):
             contradiction = (
                 f"has reduction_destination '{ps.reduction_destination}' and other reduction_destinations "

@@ -44,9 +44,11 @@ class PSPlan:
     """Whether replicas have no mirror of the variable: they gather it from its shards for each use."""
     again_within: int = 0
     """For how many further uses a replica keeps a gathered value. A use among these does not gather it again."""
+    wire_dtype: str = ""
+    """The type of half precision in which gathered values and their gradients travel; empty: as they are."""
 
     def __str__(self) -> str:
-        changed = _changed(self, "local_replication", "sync", "staleness", "gathered", "again_within")
+        changed = _changed(self, "local_replication", "sync", "staleness", "gathered", "again_within", "wire_dtype")
         return f"ps({', '.join([*self.destinations, *changed])})"
 
 

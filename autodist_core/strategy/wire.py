@@ -1,6 +1,6 @@
 """The tensors that a replica sends for one gradient, after compression.
 
-An AllReducePlan and the shape and type of a gradient come in, and a `Wire` goes out. The plan's table counts its bytes,
+A synchronizer and the shape and type of a gradient come in, and a `Wire` goes out. The plan's table counts its bytes,
 and the compressor kernels build its tensors.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from autodist_core.step.graph_item import Variable
-from autodist_core.strategy.synchronizers import HALF_PRECISION, AllReducePlan
+from autodist_core.strategy.synchronizers import HALF_PRECISION, PSPlan, Synchronizer
 
 PLAIN, HALF, FACTORS = "plain", "half", "factors"
 _COMPRESSIBLE = ("float32", "float64")
@@ -36,12 +36,13 @@ class Wire:
         return sum(Variable("sent", shape, self.dtype).byte_size for shape in self.shapes)
 
 
-def wire(plan: AllReducePlan, shape: tuple[int, ...], dtype: str) -> Wire:
+def wire(plan: Synchronizer, shape: tuple[int, ...], dtype: str) -> Wire:
     """Return what a replica sends for a dense gradient of this shape and type.
 
     Gradients of integers, of complex numbers and of 16 bits travel as they are, and so do empty gradients.
     PowerSGDCompressor also leaves a gradient as it is if the two factors together would not be smaller.
 
+    >>> from autodist_core.strategy.synchronizers import AllReducePlan
     >>> wire(AllReducePlan(compressor="HorovodCompressor"), (7, 9), "float64")
     Wire(form='half', dtype='float16', shapes=((7, 9),), feedback=False)
     >>> wire(AllReducePlan(compressor="PowerSGDCompressor", power_sgd_rank=2), (7, 3, 3), "float32")
@@ -50,6 +51,8 @@ def wire(plan: AllReducePlan, shape: tuple[int, ...], dtype: str) -> Wire:
     Wire(form='plain', dtype='float32', shapes=((7, 9),), feedback=False)
     """
     if dtype in _COMPRESSIBLE and 0 not in shape:
+        if isinstance(plan, PSPlan):
+            return Wire(HALF, plan.wire_dtype, (shape,)) if plan.wire_dtype else Wire(PLAIN, dtype, (shape,))
         if plan.compressor in HALF_PRECISION:
             return Wire(HALF, plan.wire_dtype, (shape,), plan.compressor.endswith("EF"))
         if plan.compressor == "PowerSGDCompressor" and len(shape) > 1:

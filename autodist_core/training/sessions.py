@@ -143,7 +143,7 @@ class Sessions:
         if not self.settings.strategy.reads_steps:
             weights = tuple(replace(each, trainable=each.kind == "model") for each in item.variables)
             strategy = self.compile_strategy(replace(item, variables=weights))
-            if any(plan.is_gathered for plan in strategy.variables):
+            if any(plan.gathered for plan in strategy.variables):
                 return self.placement(item, strategy)
         return inference(replicas(self.settings.resource_spec), self._tasks)
 

@@ -81,6 +81,24 @@ def test_each_gradient_waits_for_the_sum_of_the_one_two_before():
         assert before in ancestors(nodes, own) and one not in ancestors(nodes, own)
 
 
+@pytest.mark.parametrize("policy, wire_dtype", [("float32", "float16"), ("mixed_bfloat16", ""), ("float32", "")])
+def test_kernels_and_their_gradients_travel_in_half_precision(policy, wire_dtype):
+    """Where layers compute in it, or the strategy says so."""
+    width = 256
+    layers = [keras.layers.Dense(width, dtype=policy, name=f"dense_{number}") for number in range(3)]
+    x = np.ones((4, width), "float32")
+    item = captured(stacked(keras.Input((width,), dtype="float32"), *layers, optimizer="sgd"), x, x).item
+    builder = Sharded(weights="gathered", wire_dtype=wire_dtype)
+    graph_def = build(item, placed_on(item, builder, 1, 1)).graph_def
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(graph_def, name="")
+    types = {
+        source.dtype for node in graph.get_operations() for source in node.inputs
+        if source.op.device != node.device and source.shape.num_elements() == width * width // 2
+    }
+    assert types == {tf.as_dtype(wire_dtype or {"mixed_bfloat16": "bfloat16"}.get(policy, policy))}
+
+
 def test_tensorflow_makes_one_gather_of_no_two():
     graph_def = build(_item(), placed(_item(), GATHERED)).graph_def
     with tf.Graph().as_default() as graph:

@@ -62,7 +62,9 @@ INSIDE = {
     "autodist_keras": ("seams", "checks", "capture", "training", "reports"),
 }  # fmt: skip
 # The modules that may import TensorFlow although they stand in a planning stage, and those that read messages.
-EDITING = tuple(f"autodist_core.step.{name}" for name in ("naming", "ports", "editor", "enclosing", "draws", "index"))
+EDITING = tuple(
+    f"autodist_core.step.{name}" for name in ("naming", "ports", "casts", "editor", "enclosing", "draws", "index")
+)
 READING_MESSAGES = (
     "autodist_core.step.serialization", "autodist_core.step.graph_item", "autodist_core.strategy.strategy",
 )  # fmt: skip

@@ -144,6 +144,8 @@ def test_wrong_arguments_have_their_messages():
         lambda: Sharded(weights="gather"),
         lambda: Sharded(weights=0),
         lambda: Sharded(whole_bytes=-1),
+        lambda: Sharded(wire_dtype="bfloat16"),
+        lambda: Sharded(weights=2, wire_dtype="float8"),
         lambda: UnevenPartitionedPS(staleness=True),
         lambda: PS(sync="yes"),
         lambda: AllReduce(chunk_size=0),

@@ -151,6 +151,7 @@ WRONG = {
     "more destinations than shards": lambda: w(on(CPU0, CPU1, CPU0), partitioner="2,1"),
     "gathered in one piece": lambda: w(on(CPU0, gathered=True)),
     "gathered and stale": lambda: w(on(CPU0, CPU1, gathered=True, staleness=1), partitioner="2,1"),
+    "a wire dtype of mirrors": lambda: w(on(CPU0, CPU1, wire_dtype="bfloat16"), partitioner="2,1"),
     "staleness without sync": lambda: w(on(CPU0, sync=False, staleness=2)),
     "negative staleness": lambda: w(on(CPU0, staleness=-1)),
     "a negative group": lambda: w(Reduce(group=-1)),

@@ -71,7 +71,7 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
     [True, True, False]
     """
     found = memories(strategy, share_memory)
-    gathered = any(plan.is_gathered for plan in strategy.variables)
+    gathered = any(plan.gathered for plan in strategy.variables)
     if not (item.gradients or gathered) or (len(found) > 1 and set(found) == {0}):
         # With one memory, a variable has one copy and one update: no variable is split.
         return Arrangement(strategy, found, VariablePartitioner())

@@ -91,7 +91,8 @@ class SplitRewrite:
             elif self._is_lookup(name):
                 self._look_up(node)
             elif name in self.cast_at_owner:
-                self.editor.copy_captured(node, name, self._without_parts(node), SrcT=tf.as_dtype(node.attr["DstT"].type))
+                dtype = tf.as_dtype(node.attr["DstT"].type)
+                self.editor.copy_captured(node, name, self._without_parts(node), SrcT=dtype)
             else:
                 self.editor.copy_captured(node, name, self._without_parts(node))
         return replace(
@@ -253,7 +254,7 @@ class SplitRewrite:
         return not self.step.is_update(name) and any(touch.variable in self.looked_up for touch in touched)
 
     def _casts_of(self, read: str) -> list[node_def_pb2.NodeDef]:
-        """Return what reads the value, if all of that casts it to one smaller type: the owners can cast their shards."""
+        """Return what reads the value, if all of that casts it to one smaller type, as the owners can, too."""
         readers = [self.step.nodes[name] for name in self.step.readers.get(read, ()) if name in self.step.alive]
         return readers if all(map(shrinks, readers)) and len({each.attr["DstT"].type for each in readers}) == 1 else []
 
@@ -268,11 +269,15 @@ class SplitRewrite:
                 self.editor.copy_captured(node, _part(node.name, index), [handle, *controls]).name
                 for index, handle in enumerate(handles)
             ]
-            if casts := self._casts_of(node.name):
-                reads = [self.editor.copy_captured(casts[0], f"{read}/cast", [read]).name for read in reads]
+            dtype, casts = tf.as_dtype(variable.dtype), self._casts_of(node.name)
+            sent = tf.as_dtype(casts[0].attr["DstT"].type if casts else plan.wire_dtype or variable.dtype)
+            if sent != dtype:
+                reads = [self.editor.add("Cast", f"{read}/cast", [read], SrcT=dtype, DstT=sent) for read in reads]
             place = self.editor.constant(f"{node.name}/axis", plan.axis or 0, tf.int32)
-            dtype = tf.as_dtype(casts[0].attr["DstT"].type if casts else variable.dtype)
-            self.editor.add("ConcatV2", node.name, [*reads, place], N=len(reads), T=dtype, Tidx=tf.int32)
+            whole = node.name if casts or sent == dtype else f"{node.name}/{sent.name}"
+            self.editor.add("ConcatV2", whole, [*reads, place], N=len(reads), T=sent, Tidx=tf.int32)
+            if whole != node.name:
+                self.editor.add("Cast", node.name, [whole], SrcT=sent, DstT=dtype)
             self.cast_at_owner.update(cast.name for cast in casts)
             return
         ids = node.input[1]

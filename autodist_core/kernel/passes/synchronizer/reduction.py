@@ -23,6 +23,7 @@ from autodist_core.step import naming
 from autodist_core.step.casts import grows
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 from autodist_core.step.grouping import grouped
+from autodist_core.strategy.compiled import VariablePlan
 
 
 def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
@@ -128,25 +129,29 @@ def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
 def _to_travel(draft: Draft, gradient: Gradient, value: str, owner: Owner) -> str:
     """Return a value that has few bytes where it travels, and keeps no larger one in memory while it waits for others.
 
-    A cast to a larger type runs on the owner's device. A slice along the first axis shares the memory of the whole
-    gradient, of which other machines get the other slices. It stays as it is where machines own different numbers of
-    parts: their graphs would differ, and be written apart.
+    A cast to a larger type runs on the owner's device, as does the one back from the plan's `wire_dtype`. A slice along
+    the first axis shares the memory of the whole gradient, of which other machines get the other slices. It stays as it
+    is where machines own different numbers of parts: their graphs would differ, and be written apart.
     """
-    source = draft.editor[naming.node_of(value)]
+    source, variable = draft.editor[naming.node_of(value)], draft.step.variables[gradient.variable]
     while source.op == "Identity":
         source = draft.editor[naming.node_of(source.input[0])]
     name = f"{naming.node_of(value)}/{naming.safe(owner.name)}"
     if grows(source):
         return draft.editor.copy(source, name, source.input, owner.device).name
-    if source.op != "Slice" or host_of(source.device) != host_of(owner.device) or not _machines_own_alike(draft, gradient):
+    plan, dtype = draft.placement.partitioner.plans.get(variable.part_of), draft.type_of(gradient)
+    if plan and plan.gathered and (sent := tf.as_dtype(plan.wire_dtype)) != dtype:
+        small = draft.editor.add("Cast", f"{name}/sent", [value], source.device, SrcT=dtype, DstT=sent)
+        return draft.editor.add("Cast", name, [small], owner.device, SrcT=sent, DstT=dtype)
+    if source.op != "Slice" or host_of(source.device) != host_of(owner.device) or not _own_alike(draft, plan):
         return value
-    return draft.editor.add("DeepCopy", name, [value], source.device, T=draft.type_of(gradient))
+    return draft.editor.add("DeepCopy", name, [value], source.device, T=dtype)
 
 
-def _machines_own_alike(draft: Draft, gradient: Gradient) -> bool:
-    plan = draft.placement.partitioner.plans[draft.step.variables[gradient.variable].part_of]
-    servers = [name for shard in plan.shards for name in getattr(shard.synchronizer, "destinations", ())]
-    owned = Counter(DeviceSpec.parse(name).address for name in servers)
+def _own_alike(draft: Draft, plan: VariablePlan | None) -> bool:
+    """Whether each machine with replicas owns as many parts of a variable as each other one."""
+    used = [shard.synchronizer for shard in plan.shards] if plan else []
+    owned = Counter(DeviceSpec.parse(name).address for each in used for name in getattr(each, "destinations", ()))
     machines = {DeviceSpec.parse(replica.name).address for replica in draft.slicing.of_all[0]}
     return owned.keys() == machines and len(set(owned.values())) == 1
 
