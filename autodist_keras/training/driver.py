@@ -226,6 +226,8 @@ class Driver:
         try:
             yield
         finally:
+            for step in self._functions.values():
+                step.drop_data()
             same = identities.of_compile(self.model) == self._compiled_as
             for mode, function in before.items():
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)

@@ -6,6 +6,9 @@ model's step (`capture/tracing.py`) for each kind of batch, and runs it in a `Tr
 `on_iterator` and `on_batches` make a function with the parameters that Keras's loop passes.
 """
 
+from __future__ import annotations
+
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -72,6 +75,23 @@ class StepFunction:
         """What is told how long the next batches take to come, where somebody measures."""
         self.examples = self.steps = 0
         """How many steps there were, and how many examples they have had."""
+        self._feed = NO_FEED
+
+    def feed(self, iterator: Any) -> Feed:
+        """The feed of the iterator that Keras hands over. The iterator of the epoch before is dropped."""
+        if self._feed.iterator is not iterator:
+            self.drop_data()
+            self._feed = feed_of(iterator)
+        return self._feed
+
+    def drop_data(self) -> None:
+        """Let a thread drop the iterator: in its destructor, TensorFlow waits for the thread that tunes the pipeline.
+
+        That thread sleeps for periods that become longer, and sometimes misses that it should end.
+        """
+        last, self._feed = [self._feed], NO_FEED
+        if last[0] is not NO_FEED:
+            threading.Thread(target=last.clear, name="autodist-drops-data").start()
 
     def trace_anew(self, step: Callable[[Any], Any]) -> None:
         """Forget what was captured: the next batch captures this step, which is the model's now."""
@@ -128,7 +148,7 @@ def _one_of_zeros(spec: tf.TensorSpec) -> Any:
 
 
 @dataclass(frozen=True)
-class _Feed:
+class Feed:
     """An iterator that Keras hands over, and how its next batch is fetched."""
 
     iterator: Any
@@ -137,7 +157,10 @@ class _Feed:
     """Whether all batches have equally many examples."""
 
 
-def feed_of(iterator: Any) -> _Feed:
+NO_FEED = Feed(None, lambda: None)
+
+
+def feed_of(iterator: Any) -> Feed:
     """The feed of an iterator. An iterator of tf.data is asked in a graph, as Keras asks it.
 
     An eager call would convert the shapes of the data's specs with calls to Python. Ctrl-C interrupts such a call, and
@@ -150,13 +173,13 @@ def feed_of(iterator: Any) -> _Feed:
     """
     if isinstance(iterator, BatchIterator):
         inner = feed_of(iterator.inner)
-        return _Feed(iterator, lambda: iterator.next_of(inner.fetch), inner.same_size)
+        return Feed(iterator, lambda: iterator.next_of(inner.fetch), inner.same_size)
     if not isinstance(iterator, tf.data.Iterator):
-        return _Feed(iterator, partial(next, iterator))
+        return Feed(iterator, partial(next, iterator))
     fetch = partial(_get_next(tf.type_spec_from_value(iterator)), *_tensors(iterator))
     # Public: the specs of tensors have shapes, and those of a missing part have none.
     shapes = [getattr(spec, "shape", tf.TensorShape([])) for spec in keras.tree.flatten(iterator.element_spec)]
-    return _Feed(iterator, fetch, all(shape.rank == 0 or (shape.rank and shape[0]) for shape in shapes))
+    return Feed(iterator, fetch, all(shape.rank == 0 or (shape.rank and shape[0]) for shape in shapes))
 
 
 @lru_cache(maxsize=16)
@@ -176,21 +199,17 @@ def on_iterator(function: StepFunction, model: Any) -> Callable[[Any], Any]:
     """A function as Keras calls train and test functions: with an iterator, for `steps_per_execution` batches.
 
     >>> class Ten:
-    ...     timings = None
+    ...     timings, feed = None, staticmethod(feed_of)
     ...     def __call__(self, batch, same_size):
     ...         return 10 * batch
     >>> run = on_iterator(Ten(), keras.Sequential())
     >>> run(iter([1, 2]))
     10
     """
-    feed = _Feed(None, lambda: None)
-
     def run(iterator: Any) -> Any:
-        nonlocal feed
-        if feed.iterator is not iterator:
-            if not isinstance(iterator, Iterator):
-                raise LOOP_ITERATES.error(f"it was a {type(iterator).__name__}")
-            feed = feed_of(iterator)
+        if not isinstance(iterator, Iterator):
+            raise LOOP_ITERATES.error(f"it was a {type(iterator).__name__}")
+        feed = function.feed(iterator)
         fetch = feed.fetch if function.timings is None else function.timings.fetching(feed.fetch)
         outputs, ran = None, False
         for _ in range(model.steps_per_execution):

@@ -3,6 +3,8 @@
 `docs/keras.md` lists the behaviours. What other files of this folder show is not repeated here.
 """
 
+import threading
+import weakref
 from functools import partial
 
 import keras
@@ -10,11 +12,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_keras.training.step_functions import StepFunction
 from tests.support.compare import assert_same
 from tests.support.made_data import Batches
 from tests.support.models import BATCH, DENSE, even_data
 from tests.support.recorded import Recorder, error_of, warned
 from tests.support.training import QUIET, assert_equal_training, compiled, distributed
+from tests.support.waiting import comes_true
 
 DATA = even_data()
 X, Y = DATA.x, DATA.y
@@ -247,6 +251,22 @@ def _wrong_calls(front, model):
         "an unknown argument": lambda: front.evaluate(X, Y, unknown=1),
     }  # fmt: skip
     return {name: error_of(call) for name, call in calls.items()}
+
+
+def test_another_thread_drops_the_iterators_of_datasets(monkeypatch):
+    """TensorFlow's destructor of an iterator may wait for seconds: neither an epoch nor `fit` waits with it."""
+    threads, known, feed = [], set(), StepFunction.feed
+
+    def watched(function, iterator):
+        if id(iterator) not in known:
+            weakref.finalize(iterator, lambda: threads.append(threading.current_thread().name))
+            known.add(id(iterator))
+        return feed(function, iterator)
+
+    monkeypatch.setattr(StepFunction, "feed", watched)
+    with distributed(compiled(DENSE)) as front:
+        front.fit(dataset(), epochs=2, verbose=0, shuffle=False)
+    assert comes_true(lambda: threads == 2 * ["autodist-drops-data"], within=10)
 
 
 def test_wrong_calls_get_kerass_own_errors():
