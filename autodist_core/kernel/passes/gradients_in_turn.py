@@ -10,11 +10,13 @@ control edges. Two kinds of gradients would otherwise all exist at one time:
 
   Where a write needs several gradients, such as for their global norm, nothing waits.
 - The owner of a shard keeps what it has got of a gradient until all machines have sent theirs. A machine that is ahead
-  would fill the memory of the others. Where replicas gather weights, each gradient waits for the sum of the one two
-  before on the same machine, so no machine is further ahead::
+  would fill the memory of the others. Where replicas gather weights, each gradient waits for the sum of the one before
+  on the same machine, so no machine is further ahead. What the weights need goes on meanwhile::
 
-      replica0/dense/MatMul_1 = MatMul(x, grad, ^reduced/owner/0/dense_2/kernel/part_0)
+      replica0/dense/MatMul_1 = MatMul(x, grad, ^reduced/owner/0/dense_1/kernel/part_0)
 """
+
+from itertools import pairwise
 
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
@@ -26,7 +28,7 @@ from autodist_core.step.graph_check import in_order
 
 _LEAST_BYTES = 1 << 22
 """The bytes of a gradient from which on its product waits."""
-_AT_A_TIME = 2
+_PRODUCTS_AT_A_TIME = 2
 
 
 class GradientsInTurn(Kernel):
@@ -51,7 +53,7 @@ class GradientsInTurn(Kernel):
 
 
 def _keep_pace(draft: Draft) -> None:
-    """Let a replica compute a gradient when its machine has its part of the sum of the one two before."""
+    """Let a replica compute a gradient when its machine has its part of the sum of the one before."""
     sums: dict[tuple[str, int], dict[str, str]] = {}
     for gradient in draft.step.item.gradients:
         whole = draft.step.variables[gradient.variable].part_of
@@ -66,7 +68,7 @@ def _keep_pace(draft: Draft) -> None:
     for (host, _), found in sums.items():
         by_readiness = sorted(found, key=draft.step.position.__getitem__)
         copies = [replica.copy_of for replica in draft.active_replicas if replica.host == host]
-        for before, later in zip(by_readiness, by_readiness[_AT_A_TIME:], strict=False):
+        for before, later in pairwise(by_readiness):
             for copy in (copy_of(later) for copy_of in copies):
                 if copy in draft.editor:
                     draft.editor.control(copy, found[before])
@@ -92,7 +94,7 @@ def _take_turns(draft: Draft, owner: Owner) -> None:
     by_readiness = sorted(
         products, key=lambda name: max(at[naming.node_of(factor)] for factor in draft.sources(products[name]))
     )
-    for before, later in zip(by_readiness, by_readiness[_AT_A_TIME:], strict=False):
+    for before, later in zip(by_readiness, by_readiness[_PRODUCTS_AT_A_TIME:], strict=False):
         draft.editor.control(later, *writes[before])
 
 
