@@ -119,3 +119,23 @@ def test_the_driver_tells_the_memory_of_visible_cards(visible, shown, monkeypatc
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert cards.__wrapped__() == tuple(size << 20 for size in shown)
+
+
+def test_a_limit_of_a_control_group_counts_also_where_the_process_is_deeper():
+    """As in a job of SLURM, whose processes are in groups of its own, and see the groups of the whole machine."""
+    group = Path("/sys/fs/cgroup/memory") / f"autodist-{os.getpid()}"
+    try:
+        (group / "step").mkdir(parents=True)
+    except OSError as error:
+        pytest.skip(f"no control group of version 1 can be made here: {error}")
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(1 << 30))
+        command = f"echo $$ > {group}/step/cgroup.procs && exec {sys.executable} -c '{_ASKING}'"
+        found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    finally:
+        (group / "step").rmdir()
+        group.rmdir()
+    assert 1 << 29 < int(found) < 1 << 30
+
+
+_ASKING = "from autodist_core.cluster.on_node import machine; print(machine.machine_resources()[\"memory_free\"])"

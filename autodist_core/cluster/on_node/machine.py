@@ -6,7 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_GROUPS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))
+_GROUPS = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""The files of a control group with its limit and what is used, and the count of unused pages, by the controller."""
 
 
 def machine_resources() -> dict[str, Any]:
@@ -20,23 +24,29 @@ def machine_resources() -> dict[str, Any]:
     return {
         "cpus": len(os.sched_getaffinity(0)), "busy": os.getloadavg()[0],
         "memory": memory["MemTotal"],
-        "memory_free": min([memory["MemAvailable"], *_in_groups(Path("/sys/fs/cgroup"))]),
+        "memory_free": min([memory["MemAvailable"], *_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))]),
     }
 
 
-def _in_groups(folder: Path) -> list[int]:
-    """What the limits of this process's control group leave, such as those of a container.
+def _in_groups(folder: Path, own: Path) -> list[int]:
+    """What the limits of a process's control groups leave, such as those of a container or of a SLURM job.
 
-    >>> _in_groups(Path("/nowhere"))
+    Pages of files that nobody has used lately count as free. In a container, the group of `own` may have another path.
+
+    >>> _in_groups(Path("/nowhere"), Path("/proc/self/cgroup"))
     []
     """
     found = []
-    for limit, used in _GROUPS:
-        try:
-            left = int((folder / limit).read_text("ascii")) - int((folder / used).read_text("ascii"))
-        except (OSError, ValueError):  # no such group, or the limit "max"
-            continue
-        found.append(left)
+    for _, controller, path in (line.split(":", 2) for line in own.read_text("utf-8").splitlines()):
+        names = path.strip("/").split("/") if controller in _GROUPS else []
+        for group in (folder.joinpath(controller, *names[:depth]) for depth in range(len(names) + 1) if names):
+            limit, used, pages = _GROUPS[controller]
+            try:
+                left = int((group / limit).read_text("ascii")) - int((group / used).read_text("ascii"))
+                spare = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())[pages]
+            except (OSError, ValueError, KeyError):  # no such group, or the limit "max"
+                continue
+            found.append(left + int(spare))
     return found
 
 
