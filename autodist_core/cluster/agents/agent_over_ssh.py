@@ -39,7 +39,8 @@ class AgentOverSSH:
         if self.connection.lost:
             return f"the connection to it is gone ({self.connection.lost})"
         # Over ssh, a program that a signal ended has no exit status of its own.
-        return f"its agent ended ({'killed by a signal' if status == 255 else f'exit status {status}'})"
+        killed = "killed by a signal, as when memory runs out"
+        return f"its agent ended ({killed if status == 255 else f'exit status {status}'})"
 
     def kill(self, pid: int, started: int) -> None:
         """End the agent at once: the process of that id, if it started at that clock tick; nothing if `pid` is 0."""
