@@ -19,6 +19,12 @@ from tests.support.models import stacked
 from tests.support.training import distributed
 
 
+def resident() -> int:
+    """The bytes of this process's memory that no file has."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(lines["RssAnon"].split()[0])
+
+
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
@@ -42,6 +48,17 @@ def test_files_of_others_stay(tmp_path: Path):
         files.begin({"step": 3}, [])()
     left = {path.name for path in tmp_path.iterdir()} - {"lock"}
     assert left == {*(path.name for path in others), "state-1.partial", "state-00000001.resume"}
+
+
+def test_large_values_stay_in_their_file_until_they_are_used(tmp_path: Path):
+    files, value = StateFiles(tmp_path, keep=1), np.arange(1 << 25, dtype="float64")
+    files.begin({"step": 3}, [np.ones(3), value])()
+    before = resident()
+    small, large = files.newest().arrays
+    assert resident() - before < value.nbytes // 4
+    (tmp_path / "state-00000001.resume").unlink()
+    assert np.array_equal(large, value) and small.tolist() == [1, 1, 1]
+    large[0] = small[0] = 7  # as a callback may, which keeps its best weights
 
 
 def test_one_value_of_a_state_is_in_memory_at_a_time(tmp_path: Path):

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import socket
+import struct
 import time
 import zipfile
 import zlib
@@ -44,6 +45,8 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, LookupError, TypeE
 """What reading a file raises that is not a complete state. One changed bit can claim compression or a password."""
 
 _PIECE = 1 << 20
+_LARGE = 1 << 24
+"""The bytes from which on an array stays in its file until it is used."""
 
 _locks: set[Any] = set()
 """The files of the locks that this process holds."""
@@ -222,28 +225,31 @@ def _read(path: Path) -> Found:
         if not (isinstance(content, dict) and isinstance(content.get("tree"), dict)):
             raise ValueError(f"{_TREE} has no state")
         arrays = tuple(
-            _read_bytes(archive, f"arrays/{index}").view(type_of_name(each["dtype"]))
+            _read_bytes(path, archive, f"arrays/{index}").view(type_of_name(each["dtype"]))
             .reshape(each["shape"])
             for index, each in enumerate(content["arrays"])
         )
     return Found(path.name, content["tree"], arrays)
 
 
-def _read_bytes(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """Read the bytes of a member piece by piece: `ZipFile.read` has a large member in memory several times."""
+def _read_bytes(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """The bytes of a member, compared with its checksum. Those of a large one stay in the file until they are used."""
     known = archive.getinfo(name)
     if known.file_size != known.compress_size:
         # A changed bit may claim more bytes than there is memory.
         raise zipfile.BadZipFile(f"{name} claims {known.file_size} bytes, and has {known.compress_size}")
-    content: np.ndarray = np.empty(known.file_size, np.uint8)
-    member: Any
+    if known.file_size < _LARGE:
+        return np.frombuffer(bytearray(archive.read(name)), np.uint8)
     with archive.open(name) as member:
-        # The last piece is compared with the checksum, also the one of a member without bytes.
-        for start in range(0, content.size + 1, _PIECE):
-            piece: Any = content[start : start + _PIECE]
-            if member.readinto(memoryview(piece)) != piece.size:
-                raise EOFError(f"{name} is too short")
-    return content
+        # At the end the content is compared with the checksum.
+        while member.read(_PIECE):
+            pass
+    with open(path, "rb") as file:
+        # The numbers of bytes of the name and of what follows it, which are before the content.
+        file.seek(known.header_offset + 26)
+        header = 30 + sum(struct.unpack("<HH", file.read(4)))
+    # Nobody else sees what is written to the array.
+    return np.asarray(np.memmap(path, mode="c", offset=known.header_offset + header, shape=known.file_size))
 
 
 SHARE = 0.02
