@@ -109,7 +109,7 @@ gpu-check: $(VENV)/.installed
 	$(PY) benchmarks/gpu.py $(GPU_ARGS)
 
 docs: $(VENV)/.installed-docs
-	$(PY) -m doctest docs/docstrings.py
+	$(PY) -m doctest docs/docstrings.py docs/colab.py
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean
 	@echo "The site is in site/: open site/index.html. Its search needs a server: python3 -m http.server -d site"
 
