@@ -209,6 +209,11 @@ class DataWays:
         adapter.get_tf_dataset = lambda: iterator._distributed_dataset
         return {**given, "x": adapter}
 
+    def has_arrays_only(self) -> bool:
+        """Whether all data of the present call is arrays: its pipelines run nothing of the user's."""
+        met = [type(iterator.data_adapter).__name__ for iterator in self._met.decided]
+        return set(met) == {"ArrayDataAdapter"}
+
     def _made(self, iterator: Any) -> None:
         """Decide how the data of an epoch iterator of Keras travels."""
         loop = self._loops[-1] if self._loops else None

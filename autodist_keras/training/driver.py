@@ -268,7 +268,9 @@ class Driver:
     def _function(self, mode: str) -> StepFunction:
         check = partial(checks.batched, self.model, self.settings.replicas)
         step = getattr(self.model, f"{mode}_step")
-        return StepFunction(self.model, step, mode == "predict", self.training, check, partial(self._say, mode))
+        made = StepFunction(self.model, step, mode == "predict", self.training, check, partial(self._say, mode))
+        made.drops_aside = self.data.has_arrays_only
+        return made
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
         """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""

@@ -75,22 +75,24 @@ class StepFunction:
         """What is told how long the next batches take to come, where somebody measures."""
         self.examples = self.steps = 0
         """How many steps there were, and how many examples they have had."""
-        self._feed = NO_FEED
+        self._feed, self._aside = NO_FEED, False
+        self.drops_aside: Callable[[], bool] = lambda: False
+        """Whether a thread may drop an iterator: it runs nothing that the user's program may run meanwhile."""
 
     def feed(self, iterator: Any) -> Feed:
         """The feed of the iterator that Keras hands over. The iterator of the epoch before is dropped."""
         if self._feed.iterator is not iterator:
             self.drop_data()
-            self._feed = feed_of(iterator)
+            self._feed, self._aside = feed_of(iterator), self.drops_aside()
         return self._feed
 
     def drop_data(self) -> None:
-        """Let a thread drop the iterator: in its destructor, TensorFlow waits for the thread that tunes the pipeline.
+        """Drop the iterator, in a thread if that may be: TensorFlow's destructor waits for the pipeline's tuning.
 
-        That thread sleeps for periods that become longer, and sometimes misses that it should end.
+        The thread that tunes sleeps for periods that become longer, and sometimes misses that it should end.
         """
         last, self._feed = [self._feed], NO_FEED
-        if last[0] is not NO_FEED:
+        if self._aside and last[0] is not NO_FEED:
             threading.Thread(target=last.clear, name="autodist-drops-data").start()
 
     def trace_anew(self, step: Callable[[Any], Any]) -> None:
