@@ -75,6 +75,8 @@ class Layouts(StrategyBuilder):
         variables = graph_item.trainable_var_op_to_var.values()
         cuts = {each.name: self._cut(each, notes) for each in variables}
         split = GraphItem(tuple(each for each in variables if cuts[each.name][1] > 1))
+        if not split.variables:
+            notes.append(f"the layouts split no variable: a key is searched for in names as {self.model}/dense/bias")
         owners, cut = replica_devices(resource_spec), lambda variable: cuts[variable.name]
         nodes = {node.var_name: node for node in Parallax().build(graph_item, resource_spec).nodes}
         nodes |= {node.var_name: node for node in spread(split, PSOptions(), owners, cut, gathered=True)}

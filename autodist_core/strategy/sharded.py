@@ -54,8 +54,10 @@ class Sharded(StrategyBuilder):
         """Refuse options that cannot be carried out."""
         if isinstance(self.weights, str):
             check_choice("Sharded", "weights", self.weights, ["kept", "gathered"])
-        else:
-            check_integer("Sharded", "weights", self.weights, 1)
+        elif type(self.weights) is not int or self.weights < 1:
+            raise StrategyError(
+                f"Sharded(weights={self.weights!r}): weights is 'kept', 'gathered', or an integer from 1 on."
+            )
         check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
         if self.wire_dtype:
             check_choice("Sharded", "wire_dtype", self.wire_dtype, WIRE_DTYPES)

@@ -52,6 +52,11 @@ def test_one_devices_numbers(devices, split):
     assert any("only its axis 0 is split" in line for line in lines) == bool(split)
 
 
+def test_layouts_of_other_names_are_noted():
+    with DistributedModel(_model(), _layouts(lrage__kernel=(None, "model"))) as front:
+        assert "note: the layouts split no variable: a key is searched for in names as m/" in str(front.plan())
+
+
 @pytest.mark.parametrize("devices, strategy, error, message", [
     (lambda: keras.distribution.DataParallel(devices=["tpu:0"]), None, ResourceSpecError, r"devices \['tpu:0'\]"),
     (lambda: keras.distribution.DataParallel(devices=["cpu:0", "gpu:0"]), None, ResourceSpecError, "'gpu:0'.*expected"),
