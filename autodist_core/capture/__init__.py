@@ -83,7 +83,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
         graph, drawn = draw_whole(graph, draws_of_rows(traced), traced.replica.op.name)
     graph, effects = take_apart(graph)
     _bypass_identity_n(graph)
-    fuse_lookups(graph)
+    graph = fuse_lookups(graph)
     gradients = with_forward_updates(traced, graph, found.gradients)
     refusals.add(*captured_resources(traced, graph), *written_outside(traced, graph))
     refusals.require_none()

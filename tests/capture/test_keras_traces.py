@@ -202,6 +202,16 @@ class Draws(layers.Layer):
         return shape
 
 
+def test_a_layer_of_mixed_precision_casts_the_rows_of_its_table_and_not_the_table():
+    table = layers.Embedding(50, 4, dtype="mixed_bfloat16", name="table")
+    model = stacked(keras.Input((2,), dtype="int32"), table, layers.Flatten(), layers.Dense(1, dtype="float64"))
+    step = StepIndex.of(captured(model, np.zeros((3, 2), "int32"), np.zeros((3, 1))).item)
+    touching = [name for name in step.touching["table/embeddings"] if name in step.alive and not step.is_update(name)]
+    assert [step.nodes[name].op for name in touching] == ["ResourceGather"]
+    (cast,) = (step.nodes[name] for name in step.readers[touching[0]])
+    assert cast.op == "Cast" and cast.attr["DstT"].type == tf.bfloat16.as_datatype_enum
+
+
 def test_a_generators_stream_is_each_replicas_own():
     model = seeded(lambda: stacked(keras.Input((2,), name="x"), Draws(), name="noisy", jit_compile=False))
     found = captured(model, np.zeros((4, 2)), None, "predict").item

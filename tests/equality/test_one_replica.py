@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.compare import assert_equally_trained, assert_same
-from tests.support.models import BY_NAME, DENSE, EXAMPLES, MODELS, TWICE, ReferenceModel, dense_data
+from tests.support.models import BY_NAME, DENSE, EXAMPLES, MODELS, TWICE, Data, ReferenceModel, dense_data
 from tests.support.optimizers import OPTIMIZERS
 from tests.support.training import assert_equal_training, train_distributed, train_plain
 
@@ -35,6 +36,21 @@ def test_every_model_that_applies_twice(reference: ReferenceModel, without_const
 ], ids=str)  # fmt: skip
 def test_every_model_builder_and_optimizer(reference: ReferenceModel, builder: str, optimizer: str):
     assert_equal_training(reference, optimizer=optimizer, strategy=builder, replicas=1, tolerance=0.0)
+
+
+def _table_of_mixed_precision() -> keras.Model:
+    layers = [keras.layers.Embedding(30, 4, dtype="mixed_bfloat16"), keras.layers.Flatten(), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((3,), dtype="int32"), *layers])
+
+
+def _rows_of_numbers() -> Data:
+    random = np.random.default_rng(5)
+    return Data(random.integers(-2, 30, (21, 3)).astype("int32"), random.normal(size=(21, 1)))
+
+
+def test_a_table_of_mixed_precision():
+    reference = ReferenceModel("mixed_table", _table_of_mixed_precision, _rows_of_numbers, lambda: {"loss": "mse"})
+    assert_equal_training(reference, optimizer="adam", strategy="PS", replicas=1, tolerance=0.0)
 
 
 @pytest.mark.quick("heads")

@@ -173,8 +173,9 @@ def _copy_for(draft: Draft, variable: str, replica: Replica) -> Copy:
 def _device(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef) -> str:
     """Return a node's device: an operation on a variable, or a lookup in it, runs on the device of the variable."""
     step = draft.step
-    # Of a value that a layer casts to a smaller type, the smaller one travels.
-    touched = step.touches.get(naming.node_of(node.input[0]) if shrinks(node) else node.name)
+    # A read value that a layer casts to a smaller type travels in that type. Rows travel as `LookupsTogether` has them.
+    read = step.nodes[naming.node_of(node.input[0])] if shrinks(node) else node
+    touched = step.touches.get(read.name if read.op == "ReadVariableOp" else node.name)
     if touched:
         return _copy_for(draft, touched[0].variable, replica).device
     if any(naming.node_of(source) in draft.step.tables for source in naming.data_inputs(node)):
