@@ -64,7 +64,7 @@ class _OfFunction(keras.losses.Loss):
     """The loss of a function of labels and predictions, reduced as Keras reduces it."""
 
     def __init__(self, function: Any) -> None:
-        super().__init__()
+        super().__init__("whole_batch")  # its scope, which may not begin with "_" at the top of a step
         self._function = function
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

@@ -32,7 +32,7 @@ def train(distributed: bool = True) -> tuple[keras.Model, dict[str, Any]]:
 
     workflow = bf.BasicWorkflow(
         simulator=bf.make_simulator([prior, likelihood]),
-        inference_network=bf.networks.CouplingFlow(depth=2, subnet_kwargs={"widths": (16,), "dropout": None}),
+        inference_network=bf.networks.CouplingFlow(depth=2, subnet_kwargs={"widths": (16,), "dropout": 0}),
         inference_variables=["theta"],
         inference_conditions=["observed"],
         optimizer=keras.optimizers.SGD(0.001),
