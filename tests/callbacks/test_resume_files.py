@@ -13,6 +13,7 @@ import pytest
 
 from autodist_core.errors import SessionError
 from autodist_keras.callbacks import Resume
+from autodist_keras.callbacks.resume import state_files
 from autodist_keras.callbacks.resume.encoding import Later
 from autodist_keras.callbacks.resume.state_files import StateFiles
 from tests.support.models import stacked
@@ -59,6 +60,17 @@ def test_large_values_stay_in_their_file_until_they_are_used(tmp_path: Path):
     (tmp_path / "state-00000001.resume").unlink()
     assert np.array_equal(large, value) and small.tolist() == [1, 1, 1]
     large[0] = small[0] = 7  # as a callback may, which keeps its best weights
+
+
+def test_large_values_of_a_state_hold_one_file_open_together(tmp_path: Path, monkeypatch):
+    """A process may have few files open, such as 1024, and large models have more weights than that."""
+    monkeypatch.setattr(state_files, "_LARGE", 1)
+    files, values = StateFiles(tmp_path, keep=1), [np.arange(number) for number in range(64)]
+    files.begin({"step": 3}, values)()
+    before = len(os.listdir("/proc/self/fd"))
+    found = files.newest().arrays
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert all(np.array_equal(one, other) for one, other in zip(values, found, strict=True))
 
 
 def test_one_value_of_a_state_is_in_memory_at_a_time(tmp_path: Path):

@@ -18,6 +18,7 @@ state-00000002.resume {'step': 4} ['lock', 'state-00000002.resume']
 
 import fcntl
 import json
+import mmap
 import os
 import re
 import socket
@@ -220,19 +221,22 @@ def _write_array(archive: zipfile.ZipFile, name: str, array: Any) -> dict[str, A
 
 
 def _read(path: Path) -> Found:
-    with zipfile.ZipFile(path) as archive:
+    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         content = json.loads(archive.read(_TREE))
         if not (isinstance(content, dict) and isinstance(content.get("tree"), dict)):
             raise ValueError(f"{_TREE} has no state")
+        # Nobody else sees what is written to the arrays. One map for all: each map keeps its file open. It may be
+        # larger than the machine's memory, since none is set aside for it: 0x4000 is Linux's MAP_NORESERVE.
+        whole = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE | 0x4000, mmap.PROT_READ | mmap.PROT_WRITE)
         arrays = tuple(
-            _read_bytes(path, archive, f"arrays/{index}").view(type_of_name(each["dtype"]))
+            _read_bytes(whole, archive, f"arrays/{index}").view(type_of_name(each["dtype"]))
             .reshape(each["shape"])
             for index, each in enumerate(content["arrays"])
         )
     return Found(path.name, content["tree"], arrays)
 
 
-def _read_bytes(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+def _read_bytes(whole: mmap.mmap, archive: zipfile.ZipFile, name: str) -> np.ndarray:
     """The bytes of a member, compared with its checksum. Those of a large one stay in the file until they are used."""
     known = archive.getinfo(name)
     if known.file_size != known.compress_size:
@@ -244,12 +248,9 @@ def _read_bytes(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
         # At the end the content is compared with the checksum.
         while member.read(_PIECE):
             pass
-    with open(path, "rb") as file:
-        # The numbers of bytes of the name and of what follows it, which are before the content.
-        file.seek(known.header_offset + 26)
-        header = 30 + sum(struct.unpack("<HH", file.read(4)))
-    # Nobody else sees what is written to the array.
-    return np.asarray(np.memmap(path, mode="c", offset=known.header_offset + header, shape=known.file_size))
+    # The numbers of bytes of the name and of what follows it, which are before the content.
+    header = 30 + sum(struct.unpack_from("<HH", whole, known.header_offset + 26))
+    return np.frombuffer(whole, np.uint8, known.file_size, known.header_offset + header)
 
 
 SHARE = 0.02
