@@ -13,7 +13,7 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.cluster.agents.agent_handle import DESCRIBED
-from autodist_core.cluster.on_node.machine import cards
+from autodist_core.cluster.on_node.machine import cards, in_groups
 from autodist_core.forecast import needs
 from autodist_core.reports import step_plan
 from autodist_core.strategy import Sharded
@@ -136,6 +136,17 @@ def test_a_limit_of_a_control_group_counts_also_where_the_process_is_deeper():
         (group / "step").rmdir()
         group.rmdir()
     assert 1 << 29 < int(found) < 1 << 30
+
+
+@pytest.mark.parametrize("own", [None, b"3:cpu,memory:/\n", b"0::/\xff\n4:memory:/job\n"])
+def test_limits_of_control_groups_count_whatever_else_a_kernel_tells(own, tmp_path):
+    """A kernel may have no list of groups, no counts of pages, and controllers that share their groups."""
+    for name, value in {"limit": 1000, "usage": 400}.items():
+        (tmp_path / "memory").mkdir(exist_ok=True)
+        (tmp_path / "memory" / f"memory.{name}_in_bytes").write_text(str(value))
+    if own is not None:
+        (tmp_path / "own").write_bytes(own)
+    assert set(in_groups(tmp_path, tmp_path / "own")) == {600}
 
 
 _ASKING = "from autodist_core.cluster.on_node import machine; print(machine.machine_resources()[\"memory_free\"])"

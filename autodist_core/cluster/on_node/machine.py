@@ -1,6 +1,7 @@
 """The CPUs and the memory of this machine, and how much of them is in use."""
 
 import os
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -24,29 +25,34 @@ def machine_resources() -> dict[str, Any]:
     return {
         "cpus": len(os.sched_getaffinity(0)), "busy": os.getloadavg()[0],
         "memory": memory["MemTotal"],
-        "memory_free": min([memory["MemAvailable"], *_in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))]),
+        "memory_free": min([memory["MemAvailable"], *in_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))]),
     }
 
 
-def _in_groups(folder: Path, own: Path) -> list[int]:
+def in_groups(folder: Path, own: Path) -> list[int]:
     """What the limits of a process's control groups leave, such as those of a container or of a SLURM job.
 
-    Pages of files that nobody has used lately count as free. In a container, the group of `own` may have another path.
+    Pages of files that nobody has used lately count as free. In a container, the group of `own` may have another path,
+    and some kernels have neither that file nor the counts of pages.
 
-    >>> _in_groups(Path("/nowhere"), Path("/proc/self/cgroup"))
+    >>> in_groups(Path("/nowhere"), Path("/proc/self/cgroup"))
     []
     """
     found = []
-    for _, controller, path in (line.split(":", 2) for line in own.read_text("utf-8").splitlines()):
-        names = path.strip("/").split("/") if controller in _GROUPS else []
-        for group in (folder.joinpath(controller, *names[:depth]) for depth in range(len(names) + 1) if names):
+    lines = own.read_text("utf-8", "surrogateescape").split("\n") if own.is_file() else []
+    for line in ["0::/", "0:memory:/", *filter(None, lines)]:
+        _, controllers, path = line.split(":", 2)
+        names = path.strip("/").split("/")
+        for controller in _GROUPS.keys() & controllers.split(","):
             limit, used, pages = _GROUPS[controller]
-            try:
-                left = int((group / limit).read_text("ascii")) - int((group / used).read_text("ascii"))
-                spare = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())[pages]
-            except (OSError, ValueError, KeyError):  # no such group, or the limit "max"
-                continue
-            found.append(left + int(spare))
+            for group in (folder.joinpath(controller, *names[:depth]) for depth in range(len(names) + 1)):
+                try:
+                    left = int((group / limit).read_text("ascii")) - int((group / used).read_text("ascii"))
+                except (OSError, ValueError):  # no such group, or the limit "max"
+                    continue
+                stat = group / "memory.stat"
+                spare = re.findall(rf"^{pages} (\d+)$", stat.read_text("ascii") if stat.is_file() else "", re.MULTILINE)
+                found.append(left + sum(map(int, spare)))
     return found
 
 
