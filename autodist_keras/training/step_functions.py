@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -93,7 +94,8 @@ class StepFunction:
         """
         last, self._feed = [self._feed], NO_FEED
         if self._aside and last[0] is not NO_FEED:
-            threading.Thread(target=last.clear, name="autodist-drops-data").start()
+            with suppress(RuntimeError):  # no thread can start, as when the program ends
+                threading.Thread(target=last.clear, name="autodist-drops-data").start()
 
     def trace_anew(self, step: Callable[[Any], Any]) -> None:
         """Forget what was captured: the next batch captures this step, which is the model's now."""

@@ -276,6 +276,20 @@ def test_another_thread_drops_the_iterators_of_arrays(data, monkeypatch):
     assert data == "arrays" or ended == threads
 
 
+def test_fit_ends_where_no_thread_can_start(monkeypatch):
+    """As since Python 3.12 in a thread that trains when the main one has ended."""
+    start = threading.Thread.start
+
+    def started(thread):
+        if thread.name == "autodist-drops-data":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    with distributed(compiled(DENSE)) as front:
+        assert len(front.fit(dataset(), epochs=2, verbose=0, shuffle=False).epoch) == 2
+
+
 def test_wrong_calls_get_kerass_own_errors():
     result = assert_equal_training(DENSE, _wrong_calls, optimizer="sgd").result
     assert "nothing was raised" not in map(str, result.values())
