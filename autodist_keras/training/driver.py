@@ -189,6 +189,7 @@ class Driver:
             self._drop_what_is_outdated()
             ending.callback(self._close_if_lost)
             ending.callback(self._note_variables)
+            ending.callback(self._drop_data)
             ending.enter_context(self._functions_put_back())
             ending.callback(self.training.release)
             ending.callback(self.training.release_kept)
@@ -226,14 +227,16 @@ class Driver:
         try:
             yield
         finally:
-            for step in self._functions.values():
-                step.drop_data()
             same = identities.of_compile(self.model) == self._compiled_as
             for mode, function in before.items():
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)
                 if same and function is None and mode in self._functions:
                     getattr(self.model, f"make_{mode}_function")()
                 self._left[mode] = getattr(self.model, f"{mode}_function")
+
+    def _drop_data(self) -> None:
+        for step in self._functions.values():
+            step.drop_data()
 
     def _note_variables(self) -> None:
         self._variables_as = identities.of_variables(self.model)

@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core.errors import REFUSED, CaptureError
+from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import Placement
 from autodist_core.reports.tried import tried
 from autodist_core.runtime import COMPOSITE, Timings
@@ -94,7 +95,7 @@ class StepFunction:
         """
         last, self._feed = [self._feed], NO_FEED
         if self._aside and last[0] is not NO_FEED:
-            with suppress(RuntimeError):  # no thread can start, as when the program ends
+            with defer_interrupt(), suppress(RuntimeError):  # no thread can start, as when the program ends
                 threading.Thread(target=last.clear, name="autodist-drops-data").start()
 
     def trace_anew(self, step: Callable[[Any], Any]) -> None:

@@ -3,6 +3,7 @@
 `docs/keras.md` lists the behaviours. What other files of this folder show is not repeated here.
 """
 
+import signal
 import threading
 import weakref
 from functools import partial
@@ -287,7 +288,24 @@ def test_fit_ends_where_no_thread_can_start(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", started)
     with distributed(compiled(DENSE)) as front:
-        assert len(front.fit(dataset(), epochs=2, verbose=0, shuffle=False).epoch) == 2
+        assert len(front.fit(X, Y, epochs=2, **QUIET).epoch) == 2
+
+
+def test_ctrl_c_while_the_iterator_is_dropped_leaves_the_model_as_it_was(monkeypatch):
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        if thread.name == "autodist-drops-data":
+            signal.raise_signal(signal.SIGINT)
+        start(thread)
+
+    with distributed(compiled(DENSE)) as front:
+        front.fit(X, Y, **QUIET)
+        own = front.model.train_function
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            front.fit(X, Y, **QUIET)
+        assert front.model.train_function is own
 
 
 def test_wrong_calls_get_kerass_own_errors():
