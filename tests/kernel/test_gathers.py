@@ -100,6 +100,24 @@ def test_kernels_and_their_gradients_travel_in_half_precision(policy, wire_dtype
     assert types == {tf.as_dtype(wire_dtype or {"mixed_bfloat16": "bfloat16"}.get(policy, policy))}
 
 
+class _Reading(keras.layers.Layer):
+    def build(self, _):
+        self.kernel = self.add_weight(shape=(WIDTH, WIDTH), autocast=False)
+
+    def call(self, inputs):
+        kernel = tf.convert_to_tensor(self.kernel)
+        tf.square(kernel)
+        return inputs @ tf.cast(kernel, inputs.dtype)
+
+
+def test_what_nothing_needs_may_read_a_kernel_that_travels_in_half_precision():
+    item = captured(stacked(keras.Input((WIDTH,)), _Reading(dtype="mixed_bfloat16"), optimizer="sgd"), X, X).item
+    graph_def = build(item, placed(item, GATHERED)).graph_def
+    with tf.Graph().as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    assert any(node.op == "ConcatV2" and node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in graph_def.node)
+
+
 def test_tensorflow_makes_one_gather_of_no_two():
     graph_def = build(_item(), placed(_item(), GATHERED)).graph_def
     with tf.Graph().as_default() as graph:

@@ -107,7 +107,7 @@ class SplitRewrite:
         """Whether a node is left out: no node that is kept reads it, and its inputs may exist as shards only."""
         if name in self.step.alive:
             return False
-        return self.step.is_update(name) or any(
+        return name in self.left_out or self.step.is_update(name) or any(
             source in self.left_out or source in self.split_at for source in self.step.sources(name)
         )
 
@@ -279,6 +279,9 @@ class SplitRewrite:
             if whole != node.name:
                 self.editor.add("Cast", node.name, [whole], SrcT=sent, DstT=dtype)
             self.cast_at_owner.update(cast.name for cast in casts)
+            # What nothing needs may read the value in its own type.
+            others = self.step.readers.get(node.name, ()) if casts else ()
+            self.left_out.update(reader for reader in others if reader not in self.step.alive)
             return
         ids = node.input[1]
         spec = tf.TensorSpec(static_shapes(self.step).get(ids), tf.as_dtype(node.attr["Tindices"].type))
