@@ -154,7 +154,12 @@ def _one_of_zeros(spec: tf.TensorSpec) -> Any:
 
 @dataclass(frozen=True)
 class Feed:
-    """An iterator that Keras hands over, and how its next batch is fetched."""
+    """An iterator that Keras hands over, and how its next batch is fetched.
+
+    >>> numbers = iter([3, 4])
+    >>> Feed(numbers, lambda: next(numbers)).fetch()
+    3
+    """
 
     iterator: Any
     fetch: Callable[[], Any]
