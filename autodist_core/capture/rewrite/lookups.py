@@ -38,17 +38,19 @@ def fuse_lookups(graph: Editor) -> Editor:
         node = graph[naming.node_of(name)]
         return producer(node.input[0]) if node.op == "Identity" else node
 
-    for index, node in enumerate(nodes):
+    def is_fused(node: Any, read: Any) -> bool:
+        axis = producer(node.input[2])
+        if read.op != "ReadVariableOp" or axis.op != "Const" or tf.make_ndarray(axis.attr["value"].tensor).item() != 0:
+            return False
+        between = nodes[position[read.name] + 1 : position[node.name]]
+        return not any(read.input[0] in other.input and other.op not in _LOOKING for other in between)
+
+    for node in nodes:
         looks_up = node.op == "GatherV2" and not node.attr["batch_dims"].i
-        read, axis = (producer(node.input[place]) for place in (0, 2)) if looks_up else (node, node)
-        cast = read if read.op == "Cast" else None
-        read = read if cast is None else producer(cast.input[0])
-        between = nodes[position[read.name] + 1 : index]
-        if (
-            not looks_up or read.op != "ReadVariableOp"
-            or axis.op != "Const" or tf.make_ndarray(axis.attr["value"].tensor).item() != 0
-            or any(read.input[0] in other.input and other.op not in _LOOKING for other in between)
-        ):
+        whole = producer(node.input[0]) if looks_up else node
+        cast = whole if whole.op == "Cast" else None
+        read = producer(cast.input[0]) if looks_up and cast is not None else whole
+        if not looks_up or not is_fused(node, read):
             found.merge([node])
             continue
         controls = dict.fromkeys(name for name in [*node.input, *read.input] if naming.is_control(name))
