@@ -97,18 +97,16 @@ class Charging:
         machines, most = len(self.cluster.machines), max(each.replicas for each in self.cluster.machines)
         on_gpus = any(each.on_gpus for each in self.cluster.machines)
         for shape, each in plan.pieces:
-            size = prod(shape) * plan.variable.item_size
+            size, sent = prod(shape) * plan.variable.item_size, times * wire(each, shape, plan.variable.dtype).bytes
             if isinstance(each, PSPlan):
                 server = DeviceSpec.parse(each.destinations[0])
                 passes = 1.5 if each.gathered else 1  # gathered for the forward and for the backward pass
-                sent = times * wire(each, shape, plan.variable.dtype).bytes
                 servers.append(Served(
                     server.address, float(sent), float(passes * sent), float(times * size),
                     on_gpu=server.kind == "GPU",
                 ))
-                bus += 2 * passes * times * size if on_gpus else 0.0
+                bus += 2 * passes * sent if on_gpus else 0.0
                 continue
-            sent = times * wire(each, shape, plan.variable.dtype).bytes
             update += times * size
             bus += 2 * sent * (most - 1) / most if on_gpus else 0.0
             # The machines' sums make a ring of machines.
