@@ -211,8 +211,7 @@ class DataWays:
 
     def has_arrays_only(self) -> bool:
         """Whether all data of the present call is arrays: its pipelines run nothing of the user's."""
-        met = [type(iterator.data_adapter).__name__ for iterator in self._met.decided]
-        return set(met) == {"ArrayDataAdapter"}
+        return {type(each.data_adapter).__name__ for each in self._met.decided} == {"ArrayDataAdapter"}
 
     def _made(self, iterator: Any) -> None:
         """Decide how the data of an epoch iterator of Keras travels."""
