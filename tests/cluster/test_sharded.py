@@ -10,7 +10,7 @@ from autodist_keras import DistributedModel
 from tests.support.models import stacked
 
 pytestmark = pytest.mark.usefixtures("known_hosts")
-WIDTH = 64
+WIDTH = 256  # a kernel's gradient travels alone, and not packed with others
 GATHERED = Sharded(weights="gathered")
 
 
