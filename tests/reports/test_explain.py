@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import keras
@@ -38,6 +39,7 @@ from tests.support.compare import assert_same, named
 from tests.support.made_data import Batches
 from tests.support.models import DENSE, dense_data, stacked
 from tests.support.training import QUIET, compiled, distributed
+from tests.support.waiting import until
 
 
 def _slow(seconds: float, asked: list[float]) -> Batches:
@@ -154,6 +156,8 @@ def test_what_cannot_be_measured_is_refused_with_what_to_do():
         with pytest.raises(ValueError, match=r"explain\(steps=2\): expected a whole number of steps, at least 4"):
             front.explain(data.x, data.y, steps=2)
         front.fit(data.x[:8].copy(), data.y[:8], **QUIET)
+        # The thread that drops the iterators may still hold the data.
+        until(lambda: all(thread.name != "autodist-drops-data" for thread in threading.enumerate()))
         with pytest.raises(ValueError, match="has let go of the data of that fit"):
             front.explain()
         with pytest.raises(ValueError, match="the data ended after"):
