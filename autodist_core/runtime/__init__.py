@@ -11,9 +11,10 @@ from autodist_core.runtime.kept_arrays import KEPT_VARIABLE, SMALL_GRAPH, KeptAr
 from autodist_core.runtime.recovery.on_disk import HUGE_BYTES, fill, is_huge, room
 from autodist_core.runtime.sent_arrays import bytes_of
 from autodist_core.runtime.timings import Timings
+from autodist_core.runtime.written_parts import read_parts
 
 __all__ = [
     "COMPOSITE", "HUGE_BYTES", "KEPT_VARIABLE", "SMALL_GRAPH", "DataPipeline", "DrawnBatch", "DrawnRows", "Follower",
     "KeptArrays", "Timings", "arrays_of", "bytes_of", "component_specs", "fill", "is_by_file", "is_huge", "kept_limit",
-    "kind_of", "room", "same_bits", "slices", "spec_of", "travelling",
+    "kind_of", "read_parts", "room", "same_bits", "slices", "spec_of", "travelling",
 ]

@@ -128,9 +128,17 @@ class Session(ABC):
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables, one after the other: not all of them need be in memory at a time."""
 
-    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+    def read(self, names: Iterable[str]) -> Mapping[str, np.ndarray]:
         """Read the current values of variables."""
         return dict(self.read_each(names))
+
+    def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
+        """Let other machines write the large ones of these variables to a checkpoint; return the names of these.
+
+        None is written where they do not see the folder of the path.
+        """
+        del path, names
+        return frozenset()
 
     def is_on_disk(self, name: str) -> bool:
         """Whether the session keeps the last safe value of a variable, and not in memory."""

@@ -35,6 +35,7 @@ from autodist_core.runtime.protocol import Condition, SessionStep
 from autodist_core.runtime.replicated import ReplicatedSession, ReplicatedStep
 from autodist_core.runtime.timings import Timings, timed_step
 from autodist_core.runtime.transfers import Transfers
+from autodist_core.runtime.written_parts import Wanted, WrittenParts
 from autodist_core.step.graph_item import GraphItem, Variable
 
 _OF_DATA = (tf.errors.NotFoundError, tf.errors.InternalError, tf.errors.UnknownError)
@@ -66,6 +67,7 @@ class DistributedSession(ReplicatedSession):
         self._variables: dict[str, Variable] = {}
         self._added = AddedVariables(self._adopt, self._write, self._read)
         self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
+        self._parts: Any = WrittenParts(self._graph, self._session, self.call)
         self._data: Any = KeptData(self._graph, self._session, placement, self.call)
         self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
         self._timings: Timings | None = None
@@ -89,6 +91,16 @@ class DistributedSession(ReplicatedSession):
     def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
         found: Iterator[tuple[str, np.ndarray]] = self._transfers.read_each([self._variables[name] for name in names])
         return found
+
+    def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
+        """Let the machines write what they have of large variables; return the names of these."""
+        self._require_open()
+        found: Wanted = self._transfers.sources(self._variables[name] for name in names)
+        chief = self.placement.tasks.chief
+        large = {name: each for name, each in found.items() if WrittenParts.takes(each[0], each[1], chief)}
+        # Replicas that do not wait for each other would have to settle first.
+        writes = large and self.placement.loose is None and self._parts.write(path, large)
+        return frozenset(large if writes else ())
 
     def forget(self, names: Iterable[str]) -> None:
         """Free the copies of variables in the memory of the chief's machine."""
@@ -137,7 +149,7 @@ class DistributedSession(ReplicatedSession):
             self._end(session)
         finally:
             # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
-            self._graph = self._transfers = self._data = None
+            self._graph = self._transfers = self._parts = self._data = None
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""

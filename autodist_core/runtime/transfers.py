@@ -22,7 +22,7 @@ from autodist_core.kernel import Placement
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
-from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, handle_of
+from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, Source, handle_of
 from autodist_core.runtime.recovery.on_disk import fill, room
 from autodist_core.step.graph_item import Variable
 
@@ -46,6 +46,11 @@ class Piece:
     """None for all rows."""
     here: bool = False
     """Whether only the copies in the memory of the chief's machine are meant, not those of its GPUs."""
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The first row, and the one after the last."""
+        return self.start, self.variable.shape[0] if self.stop is None else self.stop
 
     @property
     def size(self) -> int:
@@ -162,7 +167,7 @@ class Transfers:
 
     def read_each(self, variables: Sequence[Variable]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current value of each variable, one after the other."""
-        sources = {variable.name: (variable, self._sources(variable)) for variable in variables}
+        sources = self.sources(variables)
         large = {name: source for name, source in sources.items() if LargeReads.takes(*source)}
         sent = list(self._messages([variable for variable in variables if variable.name not in large]))
         self._prepare(("read", message) for message in sent)
@@ -178,6 +183,10 @@ class Transfers:
                     fill(value[piece.start : piece.stop], array)
                 if piece.is_last:
                     yield piece.variable.name, value
+
+    def sources(self, variables: Iterable[Variable]) -> dict[str, tuple[Variable, Sequence[Source]]]:
+        """Each variable, and the copy of it that is read, or one of each of its shards."""
+        return {variable.name: (variable, self._sources(variable)) for variable in variables}
 
     def _prepare(self, found: Iterable[tuple[str, Sequence[Piece]]]) -> None:
         """Make the operations of all pieces before the first message. TensorFlow reloads a graph that has grown."""
@@ -218,7 +227,7 @@ class Transfers:
         near = [copy for copy in copies if host_of(copy.device) == chief and "/device:CPU:" in copy.device]
         return near if piece.here else copies
 
-    def _sources(self, variable: Variable) -> Sequence[tuple[Variable, Copy]]:
+    def _sources(self, variable: Variable) -> Sequence[Source]:
         adopted = self._adopted.get(variable.name)
         return ((variable, adopted),) if adopted else self._placement.read_from(variable)
 

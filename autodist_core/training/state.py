@@ -1,8 +1,7 @@
 """Keep the user's variables and those of the session equal.
 
 In: a session, and the entries of the variables that its steps touch. Out: calls of `Session.load` and `Session.read`.
-It stands between a front's step functions and the session: a step function calls `before_step`, runs the step, and
-calls `end_step` and `after_step`.
+A front's step function calls `before_step`, runs the step of the session, and calls `end_step` and `after_step`.
 
 While a model trains, the session has the newer values. The memory of a variable is freed meanwhile, if the session
 keeps its last safe value on disk. A variable gets its current value before somebody sees it; `numpy()` and `assign` go
@@ -25,7 +24,8 @@ then it sees the value that the model has. A value that it writes counts from th
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -38,6 +38,7 @@ from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
 from autodist_core.runtime.aligned import same_memory
 from autodist_core.runtime.protocol import Session, Tie
+from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry, read_together
 from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
 from autodist_core.training.homes import Homes
@@ -258,7 +259,12 @@ class TrainingState:
         if entry.spec.name in self._homes:
             self._look_at_home(entry, others)
             return
-        self._pull_when_free(entry, others)
+        if others:
+            # Without its patience, the thread sees the value that the model has.
+            self._patience.between_steps(lambda: self._pull_unless_stepping(entry), self.failed)
+        else:
+            with self._session_lock:
+                self._pull_unless_stepping(entry)
         self._note(entry, others)
 
     def _look_at_home(self, entry: Entry, others: bool) -> None:
@@ -282,15 +288,6 @@ class TrainingState:
             return
         with self._value_lock:
             self._iterators.setdefault(iterator, set()).add(entry.spec.name)
-
-    def _pull_when_free(self, entry: Entry, others: bool) -> None:
-        """Pull the value from the session; another thread waits until the session is free, for a limited time."""
-        if not others:
-            with self._session_lock:
-                self._pull_unless_stepping(entry)
-            return
-        # Without its patience, the thread sees the value that the model has.
-        self._patience.between_steps(lambda: self._pull_unless_stepping(entry), self.failed)
 
     def _pull_unless_stepping(self, entry: Entry) -> bool:
         """Pull a value that is behind; False if a step runs."""
@@ -326,22 +323,25 @@ class TrainingState:
             if again:
                 with self._value_lock:
                     self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
-            self._pull([each for name, each in self._entries.items() if not self._is_away(name)])
+            away = {name for name in self._freed if self._can_be_freed(name)} if self.stays_away else set()
+            self._pull([each for name, each in self._entries.items() if name not in away])
 
-    def _is_away(self, name: str) -> bool:
-        return bool(self.stays_away) and name in self._freed and self._can_be_freed(name)
-
-    def values(self, entries: Sequence[Entry]) -> Iterator[np.ndarray]:
-        """The current value of each of these variables, watched or not, copied one by one; others' as they give it."""
+    def values(self, entries: Sequence[Entry], path: str = "") -> list[Variable | Callable[[], np.ndarray]]:
+        """What copies each variable's current value, or the variable of a checkpoint at `path` that machines wrote."""
         with self._session_lock:
-            self.settle()
+            self.settle() if self.session.placement.loose is not None else self._raise_unraised()
             own = {id(each.tf_variable): name for name, each in (self._entries | self._homes.entries).items()}
             known = self._entries.keys() & self.session.known
             names = [own.get(id(entry.tf_variable), "") for entry in entries]
             behind = {name for name in names if name in known and self._compare(name).life in IS_BEHIND}
-            found = self.session.read(sorted(behind)) if behind else {}
-        for name, entry in zip(names, entries, strict=True):
-            yield found[name] if name in found else entry.read() if name else entry.tf_variable.numpy()
+            written = self.session.write_large(path, sorted(behind)) if path else frozenset()
+            found = self.session.read(sorted(behind - written))
+        return [
+            replace(entry.spec, name=name) if name in written
+            else partial(found.__getitem__, name) if name in found
+            else entry.read if name else entry.tf_variable.numpy
+            for name, entry in zip(names, entries, strict=True)
+        ]
 
     def release(self) -> None:
         """Stop watching. The variables are instances of their own classes again."""

@@ -43,7 +43,8 @@ def test_files_of_others_stay(tmp_path: Path):
     for path in others:
         path.write_text("of somebody else")
     (tmp_path / "state-1.partial").mkdir()
-    (tmp_path / "state-00000003.partial").write_bytes(b"begun")
+    for end in ("partial", "part-2.index", "part-2.data-00000-of-00001.tempstate7", "data-00000-of-00002", "index"):
+        (tmp_path / f"state-00000003.{end}").write_bytes(b"begun")
     files = StateFiles(tmp_path, keep=1)
     with files.locked():
         files.begin({"step": 3}, [])()

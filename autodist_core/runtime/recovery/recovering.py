@@ -73,6 +73,8 @@ class RecoveringSession(Session):
         self._added: list[tuple[GraphItem, int | None]] = []
         self._written: list[frozenset[str]] = []
         """For each step: the variables that it may write."""
+        self._sizes: dict[str, int] = {}
+        """The bytes of each variable."""
         self._unloaded: dict[str, Kept | np.ndarray] = {}
         """The values that are written before the next step, or with which an earlier write has not succeeded."""
         self._forgotten: set[str] = set()
@@ -92,6 +94,7 @@ class RecoveringSession(Session):
         """Add a step to this session."""
         self._added.append((item, usual))
         self._written.append(_written_by(item))
+        self._sizes |= {variable.name: variable.byte_size for variable in item.variables}
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self.known = self._session.known
@@ -126,14 +129,17 @@ class RecoveringSession(Session):
                 self._unloaded[name] = self._backup.on_disk.keep(value)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Read the current values of variables, one after the other."""
+        yield from self.read(names).items()
+
+    def read(self, names: Iterable[str]) -> Mapping[str, np.ndarray]:
         """Read the current values of variables; the last safe values if the cluster is gone."""
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
             try:
-                if 2 * len(names) < len(self.known):
-                    yield from self._try_until_done(lambda session: self._read(session, names)).items()
-                    return
-                # A read of most variables, as at the end of a fit, backs up all of them.
+                if 2 * sum(map(self._sizes.__getitem__, names)) < sum(map(self._sizes.__getitem__, self.known)):
+                    return self._try_until_done(lambda session: self._read(session, names))
+                # A read of most of the state, as at the end of a fit, backs up all of them.
                 self._try_until_done(self._back_up)
             except UnendedError:
                 pass
@@ -141,7 +147,18 @@ class RecoveringSession(Session):
                 if self._session is not None:
                     raise
                 self._unraised = error
-        yield from ((name, self.last_safe(name)) for name in names)
+        # One is mapped when it is asked for: each map of a file keeps the file open.
+        return Arrays({name: safe for name in names if (safe := self._safe(name)) is not None})
+
+    def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
+        """Let the machines write what they have of large variables; return the names of these."""
+        names = tuple(names)
+
+        def write(session: Session) -> frozenset[str]:
+            self._load_rest(session)
+            return session.write_large(path, names)
+
+        return frozenset() if self._session is None else self._try_until_done(write)
 
     def is_on_disk(self, name: str) -> bool:
         """Whether the last safe value of a variable is on disk."""

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.step.graph_item import Variable
+
 
 class Later:
     """An array that is read when it is written: a state of many arrays is never in memory as a whole.
@@ -33,7 +35,8 @@ class Later:
 def encode(value: Any, arrays: list[Any], copy: bool = False) -> Any:
     """What JSON can write of a value; its arrays are appended to `arrays`. A TypeError names a type it cannot encode.
 
-    With `copy` the arrays are copies, which nobody else writes. The module has an example.
+    A `Variable` stands for its value, which machines have written to a checkpoint beside the file. With `copy` the
+    arrays are copies, which nobody else writes. The module has an example.
 
     >>> encode(object(), [])
     Traceback (most recent call last):
@@ -51,7 +54,7 @@ def _encoded(value: Any, arrays: list[Any], copy: bool) -> Any:
     if isinstance(value, np.ndarray | np.generic) and _is_known(np.asarray(value).dtype):
         arrays.append(np.array(value) if copy else np.asarray(value))
         return {"array" if isinstance(value, np.ndarray) else "number": len(arrays) - 1}
-    if isinstance(value, Later):
+    if isinstance(value, Later | Variable):
         arrays.append(value)
         return {"array": len(arrays) - 1}
     if isinstance(value, bytes):

@@ -296,7 +296,7 @@ class ResumableFit:
                 "data": self._position.get(iterator) if iterator is not None else self._position.between(),
                 "left": {**self._position.left(), "whole": at.whole} if finished else None,
                 "callbacks": self._states.get(self._all_callbacks()),
-                **self._variables.get(),
+                **self._variables.get(str(self._files.next().with_suffix(""))),
             },
             arrays,
         )

@@ -34,15 +34,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from autodist_core.errors import SessionError
 from autodist_core.log import log
+from autodist_core.runtime import read_parts
+from autodist_core.step.graph_item import Variable
 from autodist_keras.callbacks.resume.encoding import Later, name_of_type, type_of_name
 
 _TREE = "state.json"
 _STATE = re.compile(r"state-\d+\.resume")
-_PARTIAL = re.compile(r"state-\d+\.partial")
-_BROKEN = (zipfile.BadZipFile, zlib.error, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError)
+_PART = re.compile(r"state-\d+\.(partial|index|data-\d+-of-\d+|part-\S+)")
+_BROKEN = (
+    zipfile.BadZipFile, zlib.error, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError,
+    tf.errors.OpError,
+)
 """What reading a file raises that is not a complete state. One changed bit can claim compression or a password."""
 
 _PIECE = 1 << 20
@@ -147,14 +153,18 @@ class StateFiles:
             )
         return None
 
+    def next(self) -> Path:
+        """The file of the next state. Machines write a checkpoint beside it, whose name has no suffix."""
+        paths = self._paths()
+        return self.folder / f"state-{_number(paths[-1]) + 1 if paths else 1:08}.resume"
+
     def begin(self, tree: Any, arrays: Sequence[Any]) -> Callable[[], None]:
         """Write a state to a new file; return what brings the file to the disk and deletes the oldest files.
 
         The state counts when that is done. If either fails, as on a full disk, the log says so, and the earlier states
         stay. The training goes on.
         """
-        paths = self._paths()
-        path = self.folder / f"state-{_number(paths[-1]) + 1 if paths else 1:08}.resume"
+        path = self.next()
         partial = path.with_suffix(".partial")
 
         with self._not_saved_if_it_fails(), open(partial, "wb") as file:
@@ -178,8 +188,9 @@ class StateFiles:
             )  # fmt: skip
 
     def _finish(self, partial: Path, path: Path) -> None:
-        with open(partial, "rb+") as file:
-            os.fsync(file.fileno())
+        for each in self.folder.glob(f"{path.stem}.*"):
+            with open(each, "rb+") as file:
+                os.fsync(file.fileno())
         os.rename(partial, path)
         folder = os.open(self.folder, os.O_RDONLY)
         try:
@@ -188,11 +199,14 @@ class StateFiles:
             os.close(folder)
         for old in self._paths()[: -self._keep]:
             old.unlink()
+        self._delete_partial()
 
     def _delete_partial(self) -> None:
-        """Delete what an interrupted program has begun to write. Other files in the folder are not the project's."""
-        for path in self._named(_PARTIAL):
-            path.unlink()
+        """Delete what belongs to no state, as an interrupted program leaves. Other files are not the project's."""
+        whole = {path.stem for path in self._paths()}
+        for path in self._named(_PART):
+            if path.suffix == ".partial" or path.stem not in whole:
+                path.unlink()
 
     def _paths(self) -> list[Path]:
         return sorted(self._named(_STATE), key=_number)
@@ -213,6 +227,8 @@ def _write(file: Any, tree: Any, arrays: Sequence[Any]) -> None:
 
 def _write_array(archive: zipfile.ZipFile, name: str, array: Any) -> dict[str, Any]:
     """Write an array, and return its type and shape. Nothing of one that is read `Later` is in memory afterwards."""
+    if isinstance(array, Variable):
+        return {"dtype": array.dtype, "shape": array.shape, "variable": array.name}
     array = array.read() if isinstance(array, Later) else array
     with archive.open(name, "w", force_zip64=True) as member:
         # As bytes: an array of bfloat16 has no buffer.
@@ -228,9 +244,13 @@ def _read(path: Path) -> Found:
         # Nobody else sees what is written to the arrays. One map for all: each map keeps its file open. It may be
         # larger than the machine's memory, since none is set aside for it: 0x4000 is Linux's MAP_NORESERVE.
         whole = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE | 0x4000, mmap.PROT_READ | mmap.PROT_WRITE)
+        variables = [
+            Variable(each["variable"], each["shape"], each["dtype"]) for each in content["arrays"] if "variable" in each
+        ]
+        of_machines = iter(read_parts(str(path.with_suffix("")), variables))
         arrays = tuple(
-            _read_bytes(whole, archive, f"arrays/{index}").view(type_of_name(each["dtype"]))
-            .reshape(each["shape"])
+            next(of_machines) if "variable" in each
+            else _read_bytes(whole, archive, f"arrays/{index}").view(type_of_name(each["dtype"])).reshape(each["shape"])
             for index, each in enumerate(content["arrays"])
         )
     return Found(path.name, content["tree"], arrays)

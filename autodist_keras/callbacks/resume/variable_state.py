@@ -11,7 +11,6 @@ differ, as they do when a notebook's cell runs again.
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -64,8 +63,11 @@ class VariableState:
         """What variables that only steps of `evaluate` change are set to when such a step is there."""
         self._mentioned = False
 
-    def get(self) -> dict[str, Any]:
-        """The values after the last step. The model's variables stay as they are."""
+    def get(self, path: str = "") -> dict[str, Any]:
+        """The values after the last step. The model's variables stay as they are.
+
+        Machines write large ones to a checkpoint with this path. The variables of the session stand for these.
+        """
         driver = self._front._driver
         if not self._entries:
             self._entries, self._captured = self._all(), None
@@ -75,11 +77,11 @@ class VariableState:
 
         def read(variable: Any) -> Any:
             entry = Entry(Variable("keras.random", tuple(variable.shape), variable.dtype.name), variable)
-            return entry.read() if state is None else next(state.values([entry]))
+            return entry.read() if state is None else state.values([entry])[0]()
 
         return {
             "keras.random": global_seed(read),
-            "variables": _saved(self._entries, state),
+            "variables": _saved(self._entries, state, path),
             "of validation": self._of_validation(state),
             "compressors": compressors and {"strategy": compressors.strategy, "values": dict(compressors.values)},
         }
@@ -191,11 +193,16 @@ class VariableState:
             )
 
 
-def _saved(entries: Sequence[Entry], state: Any) -> list[dict[str, Any]]:
-    """Names and values of variables; the session's values, if a session is there. The values are read in this order."""
-    values = (entry.read() for entry in entries) if state is None else state.values(entries)
-    read = partial(next, values)
-    return [{"name": entry.spec.name, "kind": entry.spec.kind, "value": Later(read)} for entry in entries]
+def _saved(entries: Sequence[Entry], state: Any, path: str = "") -> list[dict[str, Any]]:
+    """Names and values of variables; the session's values, if a session is there."""
+    values = [entry.read for entry in entries] if state is None else state.values(entries, path)
+    return [
+        {
+            "name": entry.spec.name, "kind": entry.spec.kind,
+            "value": value if isinstance(value, Variable) else Later(value),
+        }
+        for entry, value in zip(entries, values, strict=True)
+    ]
 
 
 def _is_same(entry: Entry, saved: Any) -> bool:
