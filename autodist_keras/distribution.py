@@ -79,7 +79,8 @@ class Layouts(StrategyBuilder):
             notes.append(f"the layouts split no variable: a key is searched for in names as {self.model}/dense/bias")
         owners, cut = replica_devices(resource_spec), lambda variable: cuts[variable.name]
         nodes = {node.var_name: node for node in Parallax().build(graph_item, resource_spec).nodes}
-        nodes |= {node.var_name: node for node in spread(split, PSOptions(), owners, cut, gathered=True)}
+        gathered = spread(split, PSOptions(), owners, cut, lambda *_: {"gathered": True})
+        nodes |= {node.var_name: node for node in gathered}
         return Strategy.of(owners, nodes.values(), notes)
 
     def _cut(self, variable: Variable, notes: list[str]) -> tuple[int, int]:

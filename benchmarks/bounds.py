@@ -53,7 +53,7 @@ def link_bytes(workload: str, hosts: int, builder: Any) -> float:
     compiled = StrategyCompiler(item, spec).compile(builder.build(item, spec))
     plans = {plan.variable.name: plan for plan in compiled.variables}
     step = StepIndex.of(item)
-    factors = bytes_of_example(step, factored(step, plans, compiled.replicas, BATCH))
+    factors = bytes_of_example(step, factored(step, plans, compiled.replicas, BATCH), plans)
     times = Counter(gradient.variable for gradient in item.gradients)
     return max(bytes_of_links(compiled.variables, names, times, BATCH, factors).values())
 

@@ -101,8 +101,11 @@ class Charging:
             if isinstance(each, PSPlan):
                 server = DeviceSpec.parse(each.destinations[0])
                 passes = 1.5 if each.gathered else 1  # gathered for the forward and for the backward pass
+                gradient = float(sent)
+                if name in self.model.factors and self.examples <= each.factor_rows:
+                    gradient = self.examples / machines * sum(shape) * plan.variable.item_size
                 servers.append(Served(
-                    server.address, float(sent), float(passes * sent), float(times * size),
+                    server.address, gradient, float(passes * sent), float(times * size),
                     on_gpu=server.kind == "GPU",
                 ))
                 bus += 2 * passes * sent if on_gpus else 0.0

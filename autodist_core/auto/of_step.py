@@ -89,7 +89,7 @@ def _factors(step: StepIndex, spec: ResourceSpec, times: Counter[str]) -> dict[s
     plans = {name: VariablePlan(step.variables[name], wanted) for name in times}
     found = factors(step, plans, [name for name, _ in spec.replica_devices])
     products = {key: each.product for key, each in found.items() if isinstance(each, Factors)}
-    sizes = bytes_of_example(step, products)
+    sizes = bytes_of_example(step, products, plans)
     return {name: sum(each) for name, each in sizes.items() if len(each) == times[name]}
 
 

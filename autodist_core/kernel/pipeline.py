@@ -163,7 +163,7 @@ def _graph_of(
         graph.editor.graph_def(), tuple(graph.feeds[number] for number in numbers), used,
         tuple([graph.counts[number] for number in numbers if graph.counts] + total), graph.outputs, graph.steps,
         tuple(draft.initializers), tuple(changes), graph.added, draft.buckets, draft.collectives,
-        bytes_of_example(draft.step, draft.products.travelling),
+        bytes_of_example(draft.step, draft.products.travelling, draft.placement.partitioner.plans),
     )
 
 

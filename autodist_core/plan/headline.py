@@ -101,19 +101,19 @@ def bytes_of_links(
     for plan in plans:
         if plan.variable.is_sparse:
             continue
+        of_factors = (factored or {}).get(plan.variable.name, ())
+        count = max(times.get(plan.variable.name, 1), 1)
+        of_each = examples * sum(of_factors) * (len(nodes) - 1) / len(nodes)
         for shape, each in plan.pieces:
-            of_factors = (factored or {}).get(plan.variable.name, ())
-            count = max(times.get(plan.variable.name, 1), 1) - len(of_factors)
+            size = wire(each, shape, plan.variable.dtype).bytes
             if isinstance(each, PSPlan):
-                size = float(count * prod(shape) * plan.variable.item_size)
                 server = DeviceSpec.parse(each.destinations[0]).address
                 others = [node for node in nodes if node != server]
-                found[server] += size * len(others)
+                found[server] += (2 if plan.gathered else 1) * count * size * len(others)
                 for node in others:
-                    found[node] += size
+                    found[node] += (count - len(of_factors)) * size
             else:
-                gradients = 2 * count * wire(each, shape, plan.variable.dtype).bytes
-                size = (gradients + examples * sum(of_factors)) * (len(nodes) - 1) / len(nodes)
-                for node in nodes:
-                    found[node] += size
+                of_each += 2 * (count - len(of_factors)) * size * (len(nodes) - 1) / len(nodes)
+        for node in nodes:
+            found[node] += of_each
     return found

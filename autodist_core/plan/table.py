@@ -111,10 +111,8 @@ def plan_table(
     def sent(plan: VariablePlan) -> int | None:
         # Each machine sends its rows of the factors to each other machine.
         of_factors = (factored or {}).get(plan.variable.name, ())
-        if not of_factors:
-            return bytes_per_step(plan, holders, max(counts[plan.variable.name], 1))
-        gradients = bytes_per_step(plan, holders, counts[plan.variable.name] - len(of_factors)) or 0
-        return gradients + (machines - 1) * examples * sum(of_factors)
+        others = bytes_per_step(plan, holders, max(counts[plan.variable.name], 1), len(of_factors))
+        return others + (machines - 1) * examples * sum(of_factors) if others is not None else None
 
     rows = tuple(
         Row(
@@ -171,14 +169,14 @@ def state_memory(plan: PlanTable, item: GraphItem) -> tuple[DeviceMemory, ...]:
     )
 
 
-def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) -> int | None:
+def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1, factored: int = 0) -> int | None:
     """Return the bytes that all replicas together send to other devices for one variable in one step.
 
     ``replicas`` are those with copies of their own: replicas that share memory count as one. ``times`` is the number of
-    times that the step applies the variable's gradient. An all-reduce over a ring of N replicas moves each byte of the
-    gradient 2(N-1) times. With a parameter server, the gradient and the variable's value travel once for each replica
-    that is on another device than the server. The result is ``None`` for a sparse variable, because the number of rows
-    that travel depends on the batch.
+    times that the step applies the variable's gradient; ``factored`` times its factors travel, which are not counted.
+    An all-reduce over a ring of N replicas moves each byte of the gradient 2(N-1) times. With a parameter server, the
+    gradient and the variable's value travel once for each replica that is on another device than the server. The result
+    is ``None`` for a sparse variable, because the number of rows that travel depends on the batch.
 
     >>> from autodist_core import Variable
     >>> plan = VariablePlan(Variable("dense/kernel", (7, 128), "float32"), AllReducePlan())
@@ -194,10 +192,12 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1) 
         if isinstance(synchronizer, PSPlan):
             elsewhere = sum(replica != synchronizer.destinations[0] for replica in replicas)
             # What is gathered travels for the forward and for the backward pass.
-            total += (3 if plan.gathered else 2) * elsewhere * wire(synchronizer, shape, plan.variable.dtype).bytes
+            count = (3 if plan.gathered else 2) * times - factored
+            total += count * elsewhere * wire(synchronizer, shape, plan.variable.dtype).bytes
         else:
-            total += 2 * (len(replicas) - 1) * wire(synchronizer, shape, plan.variable.dtype).bytes
-    return total * times
+            count = 2 * (times - factored)
+            total += count * (len(replicas) - 1) * wire(synchronizer, shape, plan.variable.dtype).bytes
+    return total
 
 
 def notes(strategy: CompiledStrategy, as_factors: Collection[str] = ()) -> Iterator[str]:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'autodist_core/proto/synchronizers.proto\x12\x0e\x61utodist.proto\"\x8c\x02\n\x0ePSSynchronizer\x12\x1d\n\x15reduction_destination\x18\x01 \x01(\t\x12\x19\n\x11local_replication\x18\x02 \x01(\x08\x12\x0c\n\x04sync\x18\x03 \x01(\x08\x12\x11\n\tstaleness\x18\x04 \x01(\x05\x12\x1e\n\x16reduction_destinations\x18\x14 \x03(\t\x12\x10\n\x08gathered\x18\x15 \x01(\x08\x12\x14\n\x0c\x61gain_within\x18\x16 \x01(\x05\x12H\n\nwire_dtype\x18\x17 \x01(\x0e\x32/.autodist.proto.AllReduceSynchronizer.WireDtypeH\x00\x88\x01\x01\x42\r\n\x0b_wire_dtype\"\x89\x04\n\x15\x41llReduceSynchronizer\x12\x38\n\x04spec\x18\x01 \x01(\x0e\x32*.autodist.proto.AllReduceSynchronizer.Spec\x12\x44\n\ncompressor\x18\x02 \x01(\x0e\x32\x30.autodist.proto.AllReduceSynchronizer.Compressor\x12\x12\n\x05group\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nchunk_size\x18\x14 \x01(\x05\x12\x16\n\x0epower_sgd_rank\x18\x15 \x01(\x05\x12\x14\n\x0c\x62ucket_bytes\x18\x16 \x01(\x03\x12\x43\n\nwire_dtype\x18\x17 \x01(\x0e\x32/.autodist.proto.AllReduceSynchronizer.WireDtype\x12\x13\n\x0b\x66\x61\x63tor_rows\x18\x18 \x01(\x03\"$\n\x04Spec\x12\x08\n\x04\x41UTO\x10\x00\x12\x08\n\x04NCCL\x10\x01\x12\x08\n\x04RING\x10\x02\"h\n\nCompressor\x12\x12\n\x0eNoneCompressor\x10\x00\x12\x15\n\x11HorovodCompressor\x10\x01\x12\x17\n\x13HorovodCompressorEF\x10\x02\x12\x16\n\x12PowerSGDCompressor\x10\x14\"&\n\tWireDtype\x12\x0b\n\x07\x66loat16\x10\x00\x12\x0c\n\x08\x62\x66loat16\x10\x01\x42\x08\n\x06_groupb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'autodist_core/proto/synchronizers.proto\x12\x0e\x61utodist.proto\"\xa1\x02\n\x0ePSSynchronizer\x12\x1d\n\x15reduction_destination\x18\x01 \x01(\t\x12\x19\n\x11local_replication\x18\x02 \x01(\x08\x12\x0c\n\x04sync\x18\x03 \x01(\x08\x12\x11\n\tstaleness\x18\x04 \x01(\x05\x12\x1e\n\x16reduction_destinations\x18\x14 \x03(\t\x12\x10\n\x08gathered\x18\x15 \x01(\x08\x12\x14\n\x0c\x61gain_within\x18\x16 \x01(\x05\x12H\n\nwire_dtype\x18\x17 \x01(\x0e\x32/.autodist.proto.AllReduceSynchronizer.WireDtypeH\x00\x88\x01\x01\x12\x13\n\x0b\x66\x61\x63tor_rows\x18\x18 \x01(\x03\x42\r\n\x0b_wire_dtype\"\x89\x04\n\x15\x41llReduceSynchronizer\x12\x38\n\x04spec\x18\x01 \x01(\x0e\x32*.autodist.proto.AllReduceSynchronizer.Spec\x12\x44\n\ncompressor\x18\x02 \x01(\x0e\x32\x30.autodist.proto.AllReduceSynchronizer.Compressor\x12\x12\n\x05group\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nchunk_size\x18\x14 \x01(\x05\x12\x16\n\x0epower_sgd_rank\x18\x15 \x01(\x05\x12\x14\n\x0c\x62ucket_bytes\x18\x16 \x01(\x03\x12\x43\n\nwire_dtype\x18\x17 \x01(\x0e\x32/.autodist.proto.AllReduceSynchronizer.WireDtype\x12\x13\n\x0b\x66\x61\x63tor_rows\x18\x18 \x01(\x03\"$\n\x04Spec\x12\x08\n\x04\x41UTO\x10\x00\x12\x08\n\x04NCCL\x10\x01\x12\x08\n\x04RING\x10\x02\"h\n\nCompressor\x12\x12\n\x0eNoneCompressor\x10\x00\x12\x15\n\x11HorovodCompressor\x10\x01\x12\x17\n\x13HorovodCompressorEF\x10\x02\x12\x16\n\x12PowerSGDCompressor\x10\x14\"&\n\tWireDtype\x12\x0b\n\x07\x66loat16\x10\x00\x12\x0c\n\x08\x62\x66loat16\x10\x01\x42\x08\n\x06_groupb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'autodist_core.proto.synchro
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PSSYNCHRONIZER']._serialized_start=60
-  _globals['_PSSYNCHRONIZER']._serialized_end=328
-  _globals['_ALLREDUCESYNCHRONIZER']._serialized_start=331
-  _globals['_ALLREDUCESYNCHRONIZER']._serialized_end=852
-  _globals['_ALLREDUCESYNCHRONIZER_SPEC']._serialized_start=660
-  _globals['_ALLREDUCESYNCHRONIZER_SPEC']._serialized_end=696
-  _globals['_ALLREDUCESYNCHRONIZER_COMPRESSOR']._serialized_start=698
-  _globals['_ALLREDUCESYNCHRONIZER_COMPRESSOR']._serialized_end=802
-  _globals['_ALLREDUCESYNCHRONIZER_WIREDTYPE']._serialized_start=804
-  _globals['_ALLREDUCESYNCHRONIZER_WIREDTYPE']._serialized_end=842
+  _globals['_PSSYNCHRONIZER']._serialized_end=349
+  _globals['_ALLREDUCESYNCHRONIZER']._serialized_start=352
+  _globals['_ALLREDUCESYNCHRONIZER']._serialized_end=873
+  _globals['_ALLREDUCESYNCHRONIZER_SPEC']._serialized_start=681
+  _globals['_ALLREDUCESYNCHRONIZER_SPEC']._serialized_end=717
+  _globals['_ALLREDUCESYNCHRONIZER_COMPRESSOR']._serialized_start=719
+  _globals['_ALLREDUCESYNCHRONIZER_COMPRESSOR']._serialized_end=823
+  _globals['_ALLREDUCESYNCHRONIZER_WIREDTYPE']._serialized_start=825
+  _globals['_ALLREDUCESYNCHRONIZER_WIREDTYPE']._serialized_end=863
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PSSynchronizer(_message.Message):
-    __slots__ = ("reduction_destination", "local_replication", "sync", "staleness", "reduction_destinations", "gathered", "again_within", "wire_dtype")
+    __slots__ = ("reduction_destination", "local_replication", "sync", "staleness", "reduction_destinations", "gathered", "again_within", "wire_dtype", "factor_rows")
     REDUCTION_DESTINATION_FIELD_NUMBER: _ClassVar[int]
     LOCAL_REPLICATION_FIELD_NUMBER: _ClassVar[int]
     SYNC_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class PSSynchronizer(_message.Message):
     GATHERED_FIELD_NUMBER: _ClassVar[int]
     AGAIN_WITHIN_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    FACTOR_ROWS_FIELD_NUMBER: _ClassVar[int]
     reduction_destination: str
     local_replication: bool
     sync: bool
@@ -26,7 +27,8 @@ class PSSynchronizer(_message.Message):
     gathered: bool
     again_within: int
     wire_dtype: AllReduceSynchronizer.WireDtype
-    def __init__(self, reduction_destination: _Optional[str] = ..., local_replication: bool = ..., sync: bool = ..., staleness: _Optional[int] = ..., reduction_destinations: _Optional[_Iterable[str]] = ..., gathered: bool = ..., again_within: _Optional[int] = ..., wire_dtype: _Optional[_Union[AllReduceSynchronizer.WireDtype, str]] = ...) -> None: ...
+    factor_rows: int
+    def __init__(self, reduction_destination: _Optional[str] = ..., local_replication: bool = ..., sync: bool = ..., staleness: _Optional[int] = ..., reduction_destinations: _Optional[_Iterable[str]] = ..., gathered: bool = ..., again_within: _Optional[int] = ..., wire_dtype: _Optional[_Union[AllReduceSynchronizer.WireDtype, str]] = ..., factor_rows: _Optional[int] = ...) -> None: ...
 
 class AllReduceSynchronizer(_message.Message):
     __slots__ = ("spec", "compressor", "group", "chunk_size", "power_sgd_rank", "bucket_bytes", "wire_dtype", "factor_rows")

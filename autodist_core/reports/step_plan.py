@@ -96,7 +96,7 @@ def planned(
         lines.append(f"of {some(rows)} only rows travel, as they would to a server; every replica updates its own copy")
     step, plans = StepIndex.of(item), {plan.variable.name: plan for plan in strategy.variables}
     lines += _factor_notes(factors(step, plans, strategy.replicas), examples)
-    travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
+    travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples), plans)
     memory = _memory(item, given, share_memory, examples, spec) if item.gradients and examples else ()
     said = [*lines, *more(strategy)]
     made = plan_table(strategy, item, arranged.memories, said, name, examples, travelling, memory)

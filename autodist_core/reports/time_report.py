@@ -79,7 +79,7 @@ def _wire_time(
         return None
     plans = {plan.variable.name: plan for plan in strategy.variables}
     step = StepIndex.of(item)
-    factors = bytes_of_example(step, factored(step, plans, strategy.replicas, examples))
+    factors = bytes_of_example(step, factored(step, plans, strategy.replicas, examples), plans)
     times = Counter(gradient.variable for gradient in item.gradients)
     chief, sparse = spec.chief.address, sum(plan.variable.is_sparse for plan in strategy.variables)
     links = bytes_of_links(strategy.variables, nodes, times, examples, factors)

@@ -160,6 +160,11 @@ class _Checker:
         if ps.wire_dtype and (ps.wire_dtype not in WIRE_DTYPES or not ps.gathered):
             known = " or ".join(WIRE_DTYPES)
             yield f"{whose} has wire_dtype={ps.wire_dtype}: it is {known}, and left out unless gathered is set."
+        if ps.factor_rows < 0 or (ps.factor_rows and (not is_split or ps.staleness or not ps.sync)):
+            yield (
+                f"{whose} has factor_rows={ps.factor_rows}: it is 0 or more, and 0 unless the variable is split and "
+                "replicas keep in step."
+            )
         for name in dict.fromkeys(places):
             yield from self.destination(f"{whose}: reduction destination '{name}'", name)
         try:

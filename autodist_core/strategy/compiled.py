@@ -71,7 +71,7 @@ class VariablePlan:
         synchronizer = self.synchronizer
         if isinstance(synchronizer, PSPlan):
             place = min(synchronizer.destinations, key=lambda name: held.get(name, 0))
-            synchronizer = replace(synchronizer, destinations=(place,), **_MIRRORED)
+            synchronizer = replace(synchronizer, destinations=(place,), factor_rows=0, **_MIRRORED)
         return VariablePlan(self.variable, synchronizer, note=self.note)
 
     @property

@@ -38,17 +38,44 @@ def factor_rows(wanted: int | None, variable: Variable, sent: int, resource_spec
     >>> factor_rows(None, small, small.byte_size, spec), factor_rows(16, small, small.byte_size, spec)
     (0, 16)
     """
+    addresses = {device.address for _, device in resource_spec.replica_devices}
+    if (said := _said(wanted, variable, resource_spec)) is not None:
+        return said
+    inputs, outputs = variable.shape
+    rate = min(resource_spec.network_bandwidth[address] for address in addresses) * 1e9 / 8
+    of_a_row = (inputs + outputs) * variable.item_size + 2 * inputs * outputs * rate / FLOPS
+    return int(2 * sent / of_a_row)
+
+
+def factor_rows_of_shards(
+    wanted: int | None, variable: Variable, axis: int, sent: int, resource_spec: ResourceSpec
+) -> int:
+    """Return the same for a variable in shards along an axis, of which each machine owns as much.
+
+    Each machine multiplies the rows of the whole batch for its shards only, which is what it computes without factors.
+    The factors pay if they have at most half of the bytes.
+
+    >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
+    >>> kernel = Variable("kernel", (512, 512), "float32")
+    >>> factor_rows_of_shards(None, kernel, 0, kernel.byte_size, spec)
+    170
+    """
+    if (said := _said(wanted, variable, resource_spec)) is not None:
+        return said
+    machines = len({device.address for _, device in resource_spec.replica_devices})
+    of_a_row = variable.shape[axis] / machines + variable.shape[1 - axis]
+    return int(sent / (of_a_row * variable.item_size) / 2)
+
+
+def _said(wanted: int | None, variable: Variable, resource_spec: ResourceSpec) -> int | None:
+    """What needs no comparison of bytes; None otherwise."""
     if len(variable.shape) != 2 or 0 in variable.shape or variable.is_sparse:
         return 0
     if wanted is not None:
         return wanted
-    addresses = {device.address for _, device in resource_spec.replica_devices}
-    on_gpus = any(device.kind == "GPU" for _, device in resource_spec.replica_devices)
-    if len(addresses) < 2 or on_gpus or variable.dtype not in TYPES:
+    devices = [device for _, device in resource_spec.replica_devices]
+    on_gpus = any(device.kind == "GPU" for device in devices)
+    if len({device.address for device in devices}) < 2 or on_gpus or variable.dtype not in TYPES:
         return 0
     inputs, outputs = variable.shape
-    if inputs * outputs < LARGE * (inputs + outputs):
-        return 0
-    rate = min(resource_spec.network_bandwidth[address] for address in addresses) * 1e9 / 8
-    of_a_row = (inputs + outputs) * variable.item_size + 2 * inputs * outputs * rate / FLOPS
-    return int(2 * sent / of_a_row)
+    return None if inputs * outputs >= LARGE * (inputs + outputs) else 0

@@ -206,12 +206,12 @@ class LoadBalancer:
 
 def spread(
     graph_item: GraphItem, options: PSOptions, servers: Sequence[str], cut: Callable[[Variable], tuple[int, int]],
-    **of_shards: Any,
+    of_shards: Callable[[Variable, int], Mapping[str, Any]] = lambda variable, axis: {},
 ) -> list[Node]:
     """Return nodes that put all variables, or their shards, on servers.
 
     `cut` says along which axis a variable is split, and in how many shards; 1 stands for a whole variable.
-    `of_shards` are further settings of the shards.
+    `of_shards` gives further settings of the shards of a variable along an axis.
 
     >>> item = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32")))
     >>> print(*spread(item, PSOptions(), ["a:CPU:0", "b:CPU:0"], lambda variable: (0, len(variable.shape))), sep="\\n")
@@ -225,7 +225,7 @@ def spread(
         if shards > 1:
             entry_bytes = variable.byte_size // variable.shape[axis]
             sizes = [entry_bytes * size for size in shard_sizes(variable.shape[axis], shards)]
-        how = of_shards if shards > 1 else {}
+        how = of_shards(variable, axis) if shards > 1 else {}
         used = [replace(options.ps(place), **how) for place in balancer.spread(sizes)]
         nodes.append(Node.of(variable, used, axis))
     return nodes

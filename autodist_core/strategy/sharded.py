@@ -5,14 +5,18 @@ A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every b
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from autodist_core.errors import StrategyError, amount
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.values import format_bytes
 from autodist_core.strategy.builder import StrategyBuilder
+from autodist_core.strategy.factor_rows import factor_rows_of_shards
 from autodist_core.strategy.options import PSOptions, check_choice, check_integer, replica_devices, spread
 from autodist_core.strategy.strategy import WIRE_DTYPES, Strategy
+from autodist_core.strategy.synchronizers import PSPlan
+from autodist_core.strategy.wire import wire
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,10 @@ class Sharded(StrategyBuilder):
     """``float16`` or ``bfloat16``: gathered weights, and the gradients that go to their owners, travel in this type.
     The owners keep the weights, and add the gradients up, in the variable's own type."""
 
+    factor_rows: int | None = None
+    """Up to how many examples of a batch the factors of a dense kernel's gradient travel to the owners, and not the
+    gradient. By default as many as pay; 0 is never."""
+
     def __post_init__(self) -> None:
         """Refuse options that cannot be carried out."""
         if isinstance(self.weights, str):
@@ -59,6 +67,8 @@ class Sharded(StrategyBuilder):
                 f"Sharded(weights={self.weights!r}): weights is 'kept', 'gathered', or an integer from 1 on."
             )
         check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
+        if self.factor_rows is not None:
+            check_integer("Sharded", "factor_rows", self.factor_rows, 0)
         if self.wire_dtype:
             check_choice("Sharded", "wire_dtype", self.wire_dtype, WIRE_DTYPES)
             if self.weights == "kept":
@@ -71,10 +81,13 @@ class Sharded(StrategyBuilder):
         """Return the strategy for this model on these machines."""
         owners = replica_devices(resource_spec)
         again_within = self.weights if isinstance(self.weights, int) else 0
-        nodes = spread(
-            graph_item, PSOptions(), owners, partial(self._cut, len(owners)),
-            gathered=self.weights != "kept", again_within=again_within, wire_dtype=self.wire_dtype,
-        )
+        how = {"gathered": self.weights != "kept", "again_within": again_within, "wire_dtype": self.wire_dtype}
+
+        def of_shards(variable: Variable, axis: int) -> dict[str, Any]:
+            sent = wire(PSPlan((), wire_dtype=self.wire_dtype), variable.shape, variable.dtype).bytes
+            return how | {"factor_rows": factor_rows_of_shards(self.factor_rows, variable, axis, sent, resource_spec)}
+
+        nodes = spread(graph_item, PSOptions(), owners, partial(self._cut, len(owners)), of_shards)
         whole, notes = sum(not node.part_config for node in nodes), []
         if whole and len(owners) > 1:
             notes.append(

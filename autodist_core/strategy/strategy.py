@@ -185,7 +185,9 @@ def _read(message: strategy_pb2.Strategy.Node) -> Node:
     if kind == "PSSynchronizer":
         places = tuple(ps.reduction_destinations) or tuple(filter(None, [ps.reduction_destination]))
         sent = _name(_Reduce.WireDtype, ps.wire_dtype) if ps.HasField("wire_dtype") else ""
-        said = PSPlan(places, ps.local_replication, ps.sync, ps.staleness, ps.gathered, ps.again_within, sent)
+        said = PSPlan(
+            places, ps.local_replication, ps.sync, ps.staleness, ps.gathered, ps.again_within, sent, ps.factor_rows
+        )
         if ps.reduction_destination and places != (ps.reduction_destination,):
             contradiction = (
                 f"has reduction_destination '{ps.reduction_destination}' and other reduction_destinations "

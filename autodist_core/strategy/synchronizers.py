@@ -46,9 +46,13 @@ class PSPlan:
     """For how many further uses a replica keeps a gathered value. A use among these does not gather it again."""
     wire_dtype: str = ""
     """The type of half precision in which gathered values and their gradients travel; empty: as they are."""
+    factor_rows: int = 0
+    """For a shard: the most examples of a batch for which the factors of the gradient travel between machines."""
 
     def __str__(self) -> str:
-        changed = _changed(self, "local_replication", "sync", "staleness", "gathered", "again_within", "wire_dtype")
+        changed = _changed(
+            self, "local_replication", "sync", "staleness", "gathered", "again_within", "wire_dtype", "factor_rows"
+        )
         return f"ps({', '.join([*self.destinations, *changed])})"
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from autodist_core.auto import Auto
-from autodist_core.strategy import AllReduce, Parallax
+from autodist_core.strategy import AllReduce, Parallax, Sharded
 from tests.cluster.over_hosts import OverHosts
 from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, Data, ReferenceModel
@@ -17,6 +17,10 @@ SENDING = AllReduce(factor_rows=1000)
 COMPRESSING = AllReduce(compressor="PowerSGDCompressor", factor_rows=1000)
 """It would compress each kernel and no bias."""
 BUILDERS = (SENDING, "adam"), (COMPRESSING, "sgd"), (AllReduce(factor_rows=6), "adam"), (Parallax(factor_rows=7), "sgd")
+OF_SHARDS = [
+    (Sharded(whole_bytes=0, factor_rows=1000), "adam"),
+    (Sharded(weights="gathered", whole_bytes=0, factor_rows=6), "adam"), (Sharded(weights=1, factor_rows=1000), "sgd"),
+]  # fmt: skip
 
 
 def _branches() -> keras.Model:
@@ -55,10 +59,10 @@ POSITIONS = ReferenceModel("positions", _positions, _sequences, lambda: {"loss":
 @pytest.mark.parametrize(
     "reference, cpus, builders",
     [
-        (BRANCHES, [1, 1], (*BUILDERS[1:3], (Auto(), "adam"))),
+        (BRANCHES, [1, 1], (*BUILDERS[1:3], OF_SHARDS[0], (Auto(), "adam"))),
         pytest.param(BRANCHES, [1, 1], BUILDERS[::3], marks=pytest.mark.long),
         *(
-            pytest.param(each, [2, 2, 1, 1], BUILDERS, marks=pytest.mark.long)
+            pytest.param(each, [2, 2, 1, 1], (*BUILDERS, *OF_SHARDS), marks=pytest.mark.long)
             for each in (BRANCHES, POSITIONS, BY_NAME["dense"])
         ),
     ],
@@ -83,5 +87,6 @@ def test_each_size_of_a_batch_takes_its_way(network):
 
     expected = train_plain(BRANCHES, training)
     with OverHosts(BRANCHES, network.spec([1, 1], network.hosts[:2])) as hosts:
-        hosts.compile("adam", AllReduce(factor_rows=20, bucket_bytes=64))
-        assert_equally_trained(expected, run(training, hosts.front, hosts.model))
+        for builder in (AllReduce(factor_rows=20, bucket_bytes=64), Sharded(whole_bytes=0, factor_rows=20)):
+            hosts.compile("adam", builder)
+            assert_equally_trained(expected, run(training, hosts.front, hosts.model))

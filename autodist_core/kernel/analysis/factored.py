@@ -16,6 +16,7 @@ from autodist_core.kernel.analysis.shapes import rows_of_each
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
+from autodist_core.step.grouping import by_key
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
 from autodist_core.strategy.factor_rows import TYPES
@@ -57,9 +58,10 @@ def factors(
     hindrance = _hindrance(replicas)
     found: dict[tuple[str, int], Factors | str] = {}
     for gradient in step.item.gradients:
-        plan = plans.get(gradient.variable)
-        if plan and isinstance(plan.synchronizer, AllReducePlan) and plan.synchronizer.factor_rows:
-            reason = hindrance or ("gradients of shards travel" if plan.shards else "")
+        plan = plans.get(gradient.variable) or plans.get(step.variables[gradient.variable].part_of)
+        if plan and plan.synchronizer.factor_rows:
+            of_shards = isinstance(plan.synchronizer, AllReducePlan) and plan.shards
+            reason = hindrance or ("gradients of shards travel" if of_shards else "")
             found[gradient.key] = reason or _factors(step, gradient, plan.synchronizer.factor_rows)
     return found
 
@@ -81,25 +83,35 @@ def factored(
     }
 
 
-def bytes_of_example(step: StepIndex, products: Mapping[tuple[str, int], Product]) -> dict[str, tuple[int, ...]]:
+def bytes_of_example(
+    step: StepIndex, products: Mapping[tuple[str, int], Product], plans: Mapping[str, VariablePlan]
+) -> dict[str, tuple[int, ...]]:
     """Return the bytes of the factors of one example, by variable, for each of the variable's gradients.
 
-    A factor of several products travels once. It counts for the first of them.
+    A factor of several products travels once. It counts for the first of them. A machine that owns shards gets its
+    columns of the factor that is cut, as the variable is, and all of the other factor.
 
     >>> from autodist_core.capture.example import example_step
-    >>> bytes_of_example(StepIndex(example_step()), {})
+    >>> bytes_of_example(StepIndex(example_step()), {}, {})
     {}
     """
-    seen: set[tuple[int, str]] = set()
-    found: dict[str, tuple[int, ...]] = {}
+    seen: set[tuple[int, str, int]] = set()
+    found: dict[tuple[str, int], int] = {}
     for (name, occurrence), product in products.items():
-        variable, size = step.variables[name], 0
-        for factor, width in zip((product.left, product.right), variable.shape, strict=True):
-            travelling = occurrence, naming.canonical(factor)
-            size += 0 if travelling in seen else width * variable.item_size
+        variable = step.variables[step.variables[name].part_of or name]
+        plan, owners = plans.get(variable.name), 1
+        if (variable.name, occurrence) in found:
+            continue
+        if plan and plan.shards:
+            owners = len({DeviceSpec.parse(place).address for place in plan.bytes_on_servers})
+        size = 0
+        for axis, (factor, width) in enumerate(zip((product.left, product.right), variable.shape, strict=True)):
+            parts = owners if plan and axis == plan.axis else 1
+            travelling = occurrence, naming.canonical(factor), parts
+            size += 0 if travelling in seen else width * variable.item_size // parts
             seen.add(travelling)
-        found[name] = (*found.get(name, ()), size)
-    return found
+        found[variable.name, occurrence] = size
+    return {name: tuple(sizes) for name, sizes in by_key((name, size) for (name, _), size in found.items()).items()}
 
 
 def _hindrance(replicas: Sequence[str]) -> str:
@@ -117,7 +129,8 @@ def _hindrance(replicas: Sequence[str]) -> str:
 
 
 def _factors(step: StepIndex, gradient: Gradient, limit: int) -> Factors | str:
-    product, known = gradient_product(step, gradient), step.variables[gradient.variable].dtype in TYPES
+    variable = step.variables[gradient.variable]
+    product, known = gradient_product(step, gradient, bool(variable.part_of)), variable.dtype in TYPES
     if product and known and rows_of_each(step).get(naming.canonical(product.left)) == 1:
         return Factors(product, limit)
     return "the gradient is not one product of two matrices with a row for each example, in a type that factors have"

@@ -60,8 +60,10 @@ def gradient_products(step: StepIndex) -> dict[tuple[str, int], Product]:
     }
 
 
-def gradient_product(step: StepIndex, gradient: Gradient) -> Product | None:
+def gradient_product(step: StepIndex, gradient: Gradient, of_shard: bool = False) -> Product | None:
     """Return a gradient as a product of two factors whose rows are those of a batch; None if it is none.
+
+    With `of_shard`, that of the whole variable, of which a shard gets some entries.
 
     >>> from autodist_core.capture.example import example_step
     >>> item = example_step()
@@ -72,7 +74,7 @@ def gradient_product(step: StepIndex, gradient: Gradient) -> Product | None:
     # The barrier waits for the factors, not for the product, which must therefore be certain to succeed.
     if gradient.indices or gradient.alike or not gradient.weighted or step.item.handed_in:
         return None
-    node = step.behind_identities(gradient.values)
+    node = step.behind_identities(gradient.values, ("Identity", "Slice") if of_shard else ("Identity",))
     if node.op != "MatMul" or not node.attr["transpose_a"].b or node.attr["transpose_b"].b:
         return None
     return Product(node, *naming.data_inputs(node))

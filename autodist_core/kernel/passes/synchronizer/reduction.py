@@ -87,7 +87,7 @@ def _gather_rows(draft: Draft, gradients: Sequence[Gradient], owner: Owner) -> N
     values, indices = draft.types_of(gradients[0])
     shapes = [draft.step.variables[gradient.variable].shape[1:] for gradient in gradients]
     found: list[list[Rows]] = []
-    for team in _teams(draft):
+    for team in teams(draft):
         rows = [of_team(draft, gradient, owner, team) for gradient in gradients]
         if len(rows) > 1 and (packing.apart([team[0].device, owner.device]) or draft.stands(team[0])):
             name = f"{name_of(gradients[0], owner)}/packed/{team[0].prefix}"
@@ -105,7 +105,7 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
     first, dtype = bundle[0], draft.type_of(bundle[0])
     name = f"reduced/{owner.name}/{first.occurrence}/packed/{naming.safe(first.variable)}"
     vectors = []
-    for team in _teams(draft):
+    for team in teams(draft):
         here, host = f"{name}/{team[0].prefix}", team[0].host
         sums = [of_team(draft, gradient, owner, team).values for gradient in bundle]
         vectors.append(packing.packed(draft, here, sums, dtype, host))
@@ -119,8 +119,7 @@ def _gather_packed(draft: Draft, bundle: Sequence[Gradient], owner: Owner) -> No
 def _gather(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """Bring a gradient of all active replicas to an owner: added up if dense, all rows if sparse."""
     name = name_of(gradient, owner)
-    teams = [team for team in _teams(draft) if _parts(draft, gradient, team)]
-    found = [of_team(draft, gradient, owner, team) for team in teams]
+    found = [of_team(draft, gradient, owner, team) for team in teams(draft) if _parts(draft, gradient, team)]
     if not gradient.indices and len(by_host(draft.active_replicas)) > 1:
         found = [Rows(_to_travel(draft, gradient, each.values, owner)) for each in found]
     return _reduce(draft, name, gradient, found, owner.device)
@@ -187,8 +186,14 @@ def _parts(draft: Draft, gradient: Gradient, team: Sequence[Replica]) -> list[Ro
     return [draft.local[key] for key in keys if key in draft.local]
 
 
-def _teams(draft: Draft) -> list[list[Replica]]:
-    """Return the active replicas of each machine, which reduce first; on one machine, each replica alone."""
+def teams(draft: Draft) -> list[list[Replica]]:
+    """Return the active replicas of each machine, which reduce first; on one machine, each replica alone.
+
+    >>> from autodist_core.kernel.example import example_draft
+    >>> from autodist_core.strategy import PS
+    >>> [[replica.index for replica in team] for team in teams(example_draft(PS()))]
+    [[0], [1]]
+    """
     teams = by_host(draft.active_replicas)
     return teams if len(teams) > 1 else [[replica] for replica in draft.active_replicas]
 
