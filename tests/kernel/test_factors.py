@@ -14,7 +14,7 @@ from autodist_core.plan import plan_table
 from autodist_core.plan.headline import bytes_of_links
 from autodist_core.reports.step_plan import planned
 from autodist_core.step import naming
-from autodist_core.strategy import AllReduce, Parallax, PartitionedAR
+from autodist_core.strategy import AllReduce, Parallax, PartitionedAR, Sharded
 from autodist_core.strategy.factor_rows import factor_rows
 from tests.capture.plain import dense_step, descend, gradients_of, trace
 from tests.kernel.graphs import compiled, nodes_of, placed_on
@@ -22,6 +22,7 @@ from tests.support.machines import machines
 from tests.support.strategies import LOSSY
 
 SENDING = AllReduce(factor_rows=100)
+OF_SHARDS = Sharded(whole_bytes=0, factor_rows=100)
 
 
 def _captured(shapes: dict[str, tuple[int, ...]], loss_of, dtype: str = "float64", each: tuple = (5,)) -> GraphItem:
@@ -237,14 +238,34 @@ def test_the_plan_of_a_batch_counts_the_factors():
     assert "the gradients of left, right, last travel: this batch of 101 examples is above factor_rows" in large
 
 
-def test_a_plan_counts_what_the_links_carry():
-    item, spec = _weighted(_item()), machines(2, 1, 1)
-    strategy = compiled(item, SENDING, spec)
-    sizes = build(item, placed_on(item, SENDING, 2, 1, 1), examples=8).factored
+@pytest.mark.parametrize(
+    "builder, cpus",
+    [(SENDING, (2, 1, 1)), (OF_SHARDS, (1, 1, 1)), (replace(OF_SHARDS, weights="gathered"), (1, 1, 1))],
+    ids=["AllReduce", "kept", "gathered"],
+)  # fmt: skip
+def test_a_plan_counts_what_the_links_carry(builder, cpus):
+    item, spec = _weighted(_item()), machines(*cpus)
+    strategy = compiled(item, builder, spec)
+    sizes = build(item, placed_on(item, builder, *cpus), examples=8).factored
+    assert set(sizes) == {"left", "right", "last"}
     arranged = arrange(item, strategy, None)
     table = plan_table(arranged.strategy, item, arranged.memories, examples=8, factored=sizes)
     links = bytes_of_links(strategy.variables, [node.address for node in spec.nodes], {}, 8, sizes)
-    assert sum(row.step for row in table.rows) == pytest.approx(sum(links.values()))
+    assert sum(row.step for row in table.rows) == pytest.approx(sum(links.values()), rel=0.05), "whole bytes"
+
+
+@pytest.mark.parametrize("cpus, examples", [((1, 1), 8), ((2, 1), 8), ((1, 1), 0)], ids=str)
+def test_owners_of_shards_multiply_columns_of_factors(cpus, examples):
+    """Left and right are cut along their second axis, and share the other factor; last is cut along its first one."""
+    item = _weighted(_item())
+    built = build(item, placed_on(item, OF_SHARDS, *cpus), examples=examples)
+    products = [name for name, node in nodes_of(built.graph_def, "MatMul").items() if node.attr["transpose_a"].b]
+    if not examples:
+        assert not built.factored and not any(name.startswith("reduced/") for name in products)
+        return
+    assert all(name.startswith("reduced/") for name in products), "no replica has a gradient of a whole kernel"
+    if cpus == (1, 1):
+        assert built.factored == {"left": (8 * (5 + 2),), "right": (8 * 2,), "last": (8 * (2 + 3),)}
 
 
 def _of(outputs) -> GraphItem:
