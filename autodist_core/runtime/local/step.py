@@ -5,6 +5,7 @@ batch into the replicas' slices itself. So a step is one call of a function, and
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from autodist_core.kernel import DistributedGraph
 from autodist_core.runtime.batch_slices import Each
 from autodist_core.runtime.composites import Component
 from autodist_core.runtime.replicated import ReplicatedStep
+from autodist_core.step.grouping import by_key
 
 _HOST = "/device:CPU:0"
 
@@ -81,7 +83,7 @@ class LocalStep(ReplicatedStep):
                     arrays[index] if alone else self._slicer.part(index, arrays[index], replica, start, stop)
                     for index in graph.inputs
                 ]
-                found |= zip(names, map(_whole, rows), strict=True)
+                found |= zip(names, (_tensors(array, 1)[0] for array in rows), strict=True)
             if graph.counts:
                 sizes = [tf.cast(stop - start, tf.float64) for start, stop in pairwise(ends)]
                 found |= zip(graph.counts, [*sizes, tf.cast(ends[-1] - ends[0], tf.float64)], strict=True)
@@ -98,21 +100,12 @@ def _tensors(array: Any, active: int) -> Sequence[Any]:
 def _arrays(layout: Sequence[Any], tensors: list[Any], active: int) -> list[Any]:
     """The arrays of a batch, made of the function's arguments."""
     remaining = iter(tensors)
-    taken = [list(islice(remaining, active if isinstance(each, Each) else 1)) for each in layout]
-    found: list[Any] = []
-    for each, values in zip(layout, taken, strict=True):
-        if isinstance(each, Each):
-            found.append(Each(tuple(values), each.rows))
-        elif isinstance(each, Component):
-            whose = [other.rows if isinstance(other, Component) else None for other in layout]
-            parts = [values[0] for rows, values in zip(whose, taken, strict=True) if rows is each.rows]
-            found.append(Component(each.rows.of(parts), each.index))
-        else:
-            found.append(values[0])
+    found = [
+        replace(each, values=tuple(islice(remaining, active))) if isinstance(each, Each) else next(remaining)
+        for each in layout
+    ]
+    parts = by_key((each.rows, made) for each, made in zip(layout, found, strict=True) if isinstance(each, Component))
+    for place, each in enumerate(layout):
+        if isinstance(each, Component):
+            found[place] = Component(replace(each.rows, components=tuple(parts[each.rows])), each.index)
     return found
-
-
-def _whole(array: Any) -> Any:
-    if isinstance(array, Each):
-        return array.values[0]
-    return array.rows.components[array.index] if isinstance(array, Component) else array

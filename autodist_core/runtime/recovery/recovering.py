@@ -16,7 +16,6 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import log
 from autodist_core.runtime.batch_slices import copied
-from autodist_core.runtime.composites import in_memory
 from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
@@ -329,6 +328,6 @@ class _RecoveringStep(SessionStep):
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
         # Copies: the step may be repeated later, and the user may reuse the memory of the arrays.
-        ran = Ran(self._number, tuple(copied(in_memory(array)) for array in arrays), total)
+        ran = Ran(self._number, tuple(map(copied, arrays)), total)
         outputs, self.graph = self._session.run(ran)
         return outputs
