@@ -16,7 +16,7 @@ would cost TensorFlow some milliseconds each, at the first read.
 >>> with session.graph.as_default():
 ...     value = tf.reshape(tf.range(150000, dtype=tf.float64), table.shape)
 ...     session.run(tf.raw_ops.AssignVariableOp(resource=handle_of(table, copy), value=value))
->>> reads = LargeReads(session.graph, session, lambda doing, call, *arguments: call(*arguments))
+>>> reads = LargeReads(session, lambda doing, call, *arguments: call(*arguments))
 >>> [(name, value[499, 299].item()) for name, value in reads.read_each({"table": (table, [(table, copy)])})]
 [('table', 149999.0)]
 >>> reads.takes(table, [(table, copy)])
@@ -70,8 +70,7 @@ _Part = tuple[_Reader, int, np.ndarray]
 class LargeReads:
     """Reads the large variables of one session. The module has an example."""
 
-    def __init__(self, graph: Any, session: Any, call: Callable[..., Any]) -> None:
-        self._graph = graph
+    def __init__(self, session: Any, call: Callable[..., Any]) -> None:
         self._session = session
         self._call = call
         self._readers: dict[Copy, _Reader] = {}
@@ -126,7 +125,7 @@ class LargeReads:
         groups = grouped(new, lambda source: (source[1].device, source[0].dtype, _by_rows(source[0])))
         with defer_interrupt():
             for (device, dtype, by_rows), found in groups.items():
-                with self._graph.as_default(), tf.device(device):
+                with self._session.graph.as_default(), tf.device(device):
                     feeds = [tf.compat.v1.placeholder(tf.int64, ()) for _ in range(3)]
                     handles = tf.stack([handle_of(*source) for source in found])
                     handle = tf.raw_ops.GatherV2(params=handles, indices=feeds[0], axis=0)

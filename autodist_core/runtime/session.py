@@ -65,9 +65,9 @@ class DistributedSession(ReplicatedSession):
         self._session = tf.compat.v1.Session(cluster.target, self._graph, _config(placement))
         self._variables: dict[str, Variable] = {}
         self._added = AddedVariables(self._adopt, self._write, self._read)
-        self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
-        self._data: Any = KeptData(self._graph, self._session, placement, self.call)
-        self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
+        self._transfers: Any = Transfers(self._session, placement, self.call)
+        self._data: Any = KeptData(self._session, placement, self.call)
+        self._pipelines = PipelinesOnMachines(self._session, placement, self.call)
         self._timings: Timings | None = None
 
     def _adopt(self, variable: AddedVariable) -> None:

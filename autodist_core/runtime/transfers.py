@@ -112,15 +112,14 @@ class Transfers:
     >>> from autodist_core.strategy import AllReduce
     >>> session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
     >>> placement, (kernel, *_) = example_placement(AllReduce()), example_step().variables
-    >>> transfers = Transfers(session.graph, session, placement, lambda doing, call, *arrays: call(*arrays))
+    >>> transfers = Transfers(session, placement, lambda doing, call, *arrays: call(*arrays))
     >>> transfers.load([kernel], {"kernel": np.ones((3, 1), "float32")})
     >>> [copy.name for copy in placement.copies("kernel")], dict(transfers.read_each([kernel]))["kernel"].tolist()
     (['kernel@replica0', 'kernel@replica1'], [[1.0], [1.0], [1.0]])
     >>> session.close()
     """
 
-    def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
-        self._graph = graph
+    def __init__(self, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         self._session = session
         self._placement = placement
         self._call = call
@@ -128,7 +127,7 @@ class Transfers:
         """The feeds and the operations for what is done with a piece."""
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._adopted: dict[str, Copy] = {}
-        self._large = LargeReads(graph, session, call)
+        self._large = LargeReads(session, call)
 
     def adopt(self, variable: AddedVariable) -> Variable:
         """Move a variable that a kernel added, too. The placement does not know its copy."""
@@ -147,8 +146,7 @@ class Transfers:
         self._prepare(found)
         for what, message in found:
             loaded = message if what == "load" else ()
-            arrays = [array for piece in loaded for array in self._arrays(piece, values[piece.variable.name])]
-            self._run(what, message, arrays)
+            self._run(what, message, [piece.of(values[piece.variable.name]) for piece in loaded])
 
     def forget(self, variables: Iterable[Variable]) -> list[int]:
         """Free the copies in the memory of the chief's machine, and return the bytes of each.
@@ -207,10 +205,6 @@ class Transfers:
                 self._calls[key] = self._session.make_callable(nodes, feed_list=feeds)
         return self._call("the moving of variables", self._calls[key], *arrays)
 
-    def _arrays(self, piece: Piece, value: np.ndarray) -> list[np.ndarray]:
-        own = [copy.starts_from_zero(piece.variable) for copy in self._distinct(piece)] or [False]
-        return [piece.of(np.zeros_like(value) if is_zero else value) for is_zero in own]
-
     def _copies(self, piece: Piece, name: str) -> Sequence[Copy]:
         """The copies of a variable, or of a shard, that a piece is for."""
         adopted, chief = self._adopted.get(name), self._placement.tasks.chief
@@ -222,11 +216,6 @@ class Transfers:
         adopted = self._adopted.get(variable.name)
         return ((variable, adopted),) if adopted else self._placement.read_from(variable)
 
-    def _distinct(self, piece: Piece) -> list[Copy]:
-        """The copies that may get different values. The first one stands for all copies with the common value."""
-        copies = self._copies(piece, piece.variable.name)
-        return [copy for index, copy in enumerate(copies) if index == 0 or copy.starts_from_zero(piece.variable)]
-
     def _of_copies(self, piece: Piece) -> Iterator[tuple[Variable, Copy]]:
         for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
             for copy in self._copies(piece, part.name):
@@ -235,27 +224,26 @@ class Transfers:
     def _for_copies(self, piece: Piece, make: Callable[[Variable, Any], Any]) -> list[Any]:
         made = []
         for part, copy in self._of_copies(piece):
-            with self._graph.as_default(), tf.device(copy.device):
+            with self._session.graph.as_default(), tf.device(copy.device):
                 made.append(make(part, handle_of(part, copy)))
         return made
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
         variable, copies = piece.variable, self._copies(piece, piece.variable.name)
         shape = variable.shape if piece.stop is None else (piece.stop - piece.start, *variable.shape[1:])
-        with self._graph.as_default():
-            with tf.device(self._placement.tasks.chief):
-                count = max(1, len(self._distinct(piece)))
-                feeds = [tf.compat.v1.placeholder(tf.as_dtype(variable.dtype), shape) for _ in range(count)]
-            own = iter(feeds[1:])
-            shared = [copy for index, copy in enumerate(copies) if index == 0 or not copy.starts_from_zero(variable)]
-            chief, partial = self._placement.tasks.chief, piece.stop is not None
-            writes = _chain(variable, shared, feeds[0], piece.start, partial, chief)
-            for copy in copies:
-                if copy not in shared:
-                    writes.append(_write(variable, copy, next(own), 0, False))
+        chief, partial = self._placement.tasks.chief, piece.stop is not None
+        with self._session.graph.as_default():
+            with tf.device(chief):
+                feed = tf.compat.v1.placeholder(tf.as_dtype(variable.dtype), shape)
+            zeros = [copy for copy in copies if copy.starts_from_zero(variable)]
+            shared = [copy for copy in copies if copy not in zeros]
+            writes = _chain(variable, shared, feed, piece.start, partial, chief)
+            for copy in zeros:
+                with tf.device(copy.device):
+                    writes.append(_write(variable, copy, tf.zeros(shape, feed.dtype), piece.start, partial))
             for part in self._placement.parts.get(variable.name, ()):
-                writes += self._write_part(piece, part, feeds[0])
-        return feeds, writes
+                writes += self._write_part(piece, part, feed)
+        return [feed], writes
 
     def _write_part(self, piece: Piece, part: Variable, source: Any) -> list[Any]:
         """Operations that write the rows of a piece to one shard of its variable."""
@@ -277,7 +265,7 @@ class Transfers:
 
     def _reader(self, piece: Piece) -> Any:
         found = []
-        with self._graph.as_default():
+        with self._session.graph.as_default():
             for source, copy in (sources := self._sources(piece.variable)):
                 start, stop = piece.start, piece.stop
                 if source.part_of == piece.variable.name and stop is not None and source.axis == 0:
