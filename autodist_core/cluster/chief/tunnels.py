@@ -13,36 +13,30 @@ from autodist_core.errors import LaunchError
 LOOPBACK = "127.0.0.1"
 
 
-class Tunnels:
-    """The tunnels from each node of one cluster to each other node; they exist as long as the ssh connections do.
+def tunnel_addresses(agents: Sequence[AgentHandle], ports: Sequence[int]) -> list[list[str]]:
+    """Make tunnels between all nodes; return for each node the addresses at which it reaches the servers of all nodes.
+
+    The tunnels exist as long as the ssh connections do.
 
     >>> from types import SimpleNamespace
     >>> from autodist_core.resource_spec import Node
     >>> chief = SimpleNamespace(node=Node("10.0.0.1", chief=True), connection=None)
-    >>> Tunnels([chief], [20000]).server_addresses(0)
-    ['127.0.0.1:20000']
-    >>> Tunnels([chief, SimpleNamespace(node=Node("10.0.0.2"), connection=None)], [20000, 20000])
+    >>> tunnel_addresses([chief], [20000])
+    [['127.0.0.1:20000']]
+    >>> tunnel_addresses([chief, SimpleNamespace(node=Node("10.0.0.2"), connection=None)], [20000, 20000])
     Traceback (most recent call last):
     autodist_core.errors.LaunchError: 10.0.0.2: tunnels go through ssh, and a scheduler started this agent without ssh
     """
-
-    def __init__(self, agents: Sequence[AgentHandle], ports: Sequence[int]) -> None:
-        for agent in agents:
-            if agent.connection is None and not agent.node.chief:
-                raise LaunchError(
-                    agent.node.address, "tunnels go through ssh, and a scheduler started this agent without ssh"
-                )
-        here = [
-            port if agent.connection is None else agent.connection.lead_there(port)
-            for agent, port in zip(agents, ports, strict=True)
-        ]
-        self._entrances = [
-            here if agent.connection is None else agent.connection.lead_here(here) for agent in agents
-        ]
-        """For each node its own ports at which it reaches each node."""
-        for node, port in enumerate(ports):
-            self._entrances[node][node] = port
-
-    def server_addresses(self, source: int) -> list[str]:
-        """The addresses at which one node reaches the servers of all nodes, its own included."""
-        return [f"{LOOPBACK}:{port}" for port in self._entrances[source]]
+    for agent in agents:
+        if agent.connection is None and not agent.node.chief:
+            raise LaunchError(
+                agent.node.address, "tunnels go through ssh, and a scheduler started this agent without ssh"
+            )
+    here = [
+        port if agent.connection is None else agent.connection.lead_there(port)
+        for agent, port in zip(agents, ports, strict=True)
+    ]
+    entrances = [here if agent.connection is None else agent.connection.lead_here(here) for agent in agents]
+    for node, port in enumerate(ports):
+        entrances[node][node] = port
+    return [[f"{LOOPBACK}:{port}" for port in own] for own in entrances]
