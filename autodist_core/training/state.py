@@ -256,19 +256,20 @@ class TrainingState:
         """Give a variable its current value before somebody sees it."""
         others = threading.get_ident() != self._thread
         if entry.spec.name in self._homes:
-            self._look_at_home(entry, others)
+            if not self.session.works_here:
+                if not self._stepping and not others:
+                    with self._session_lock:
+                        self.session.settle()
+                # Another thread may change it while the next step runs.
+                self._homes.may_change(entry.spec.name, 2 if others else 1)
             return
-        self._pull_when_free(entry, others)
-        self._note(entry, others)
-
-    def _look_at_home(self, entry: Entry, others: bool) -> None:
-        """Note that a variable may be changed. Another thread may change it while the next step runs."""
-        if self.session.works_here:
-            return
-        if not self._stepping and not others:
+        if others:
+            # Without its patience, the thread sees the value that the model has.
+            self._patience.between_steps(lambda: self._pull_unless_stepping(entry), self.failed)
+        else:
             with self._session_lock:
-                self.session.settle()
-        self._homes.may_change(entry.spec.name, 2 if others else 1)
+                self._pull_unless_stepping(entry)
+        self._note(entry, others)
 
     @never_interrupted
     def failed(self, failure: BaseException) -> None:
@@ -282,15 +283,6 @@ class TrainingState:
             return
         with self._value_lock:
             self._iterators.setdefault(iterator, set()).add(entry.spec.name)
-
-    def _pull_when_free(self, entry: Entry, others: bool) -> None:
-        """Pull the value from the session; another thread waits until the session is free, for a limited time."""
-        if not others:
-            with self._session_lock:
-                self._pull_unless_stepping(entry)
-            return
-        # Without its patience, the thread sees the value that the model has.
-        self._patience.between_steps(lambda: self._pull_unless_stepping(entry), self.failed)
 
     def _pull_unless_stepping(self, entry: Entry) -> bool:
         """Pull a value that is behind; False if a step runs."""
@@ -326,10 +318,8 @@ class TrainingState:
             if again:
                 with self._value_lock:
                     self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
-            self._pull([each for name, each in self._entries.items() if not self._is_away(name)])
-
-    def _is_away(self, name: str) -> bool:
-        return bool(self.stays_away) and name in self._freed and self._can_be_freed(name)
+            away = {name for name in self._freed if self.stays_away and self._can_be_freed(name)}
+            self._pull([each for name, each in self._entries.items() if name not in away])
 
     def values(self, entries: Sequence[Entry]) -> Iterator[np.ndarray]:
         """The current value of each of these variables, watched or not, copied one by one; others' as they give it."""
