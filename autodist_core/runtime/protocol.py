@@ -121,8 +121,9 @@ class Session(ABC):
         """Wait until no replica is at work. The failure of a replica is raised here."""
 
     @abstractmethod
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of these variables."""
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Write every copy of these variables: arrays, or over a cluster values that are kept (`recovery/on_disk.py`).
+        """
 
     @abstractmethod
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -147,7 +148,7 @@ class Session(ABC):
     def forget(self, names: Iterable[str]) -> None:  # noqa: B027 - on one machine there are no others to keep them
         """Free the copies of variables in the memory of the user's machine, of which all have the same value."""
 
-    def remember(self, values: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+    def remember(self, values: Mapping[str, Any]) -> None:  # noqa: B027
         """Write the copies that `forget` has freed. The values are those that all other copies have."""
 
     @abstractmethod

@@ -83,7 +83,7 @@ class DistributedSession(ReplicatedSession):
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         return Step(self, item, prefix, usual)
 
-    def _write(self, values: Mapping[str, np.ndarray]) -> None:
+    def _write(self, values: Mapping[str, Any]) -> None:
         self._transfers.load([self._variables[name] for name in values], values)
 
     def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -95,7 +95,7 @@ class DistributedSession(ReplicatedSession):
         self._require_open()
         self._give_back(self._transfers.forget([self._variables[name] for name in names]))
 
-    def remember(self, values: Mapping[str, np.ndarray]) -> None:
+    def remember(self, values: Mapping[str, Any]) -> None:
         """Write the copies that `forget` has freed."""
         self._require_open()
         self._transfers.load([self._variables[name] for name in values], values, here=True)

@@ -23,7 +23,7 @@ from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, handle_of
-from autodist_core.runtime.recovery.on_disk import fill, room
+from autodist_core.runtime.recovery.on_disk import Kept, array_of, fill, room
 from autodist_core.step.graph_item import Variable
 
 MESSAGE_BYTES = 1 << 26
@@ -134,7 +134,7 @@ class Transfers:
         self._adopted[variable.name] = Copy(variable.name, variable.device)
         return Variable(variable.name, variable.shape, variable.dtype)
 
-    def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray], here: bool = False) -> None:
+    def load(self, variables: Sequence[Variable], values: Mapping[str, Kept | np.ndarray], here: bool = False) -> None:
         """Write every copy of each variable, or those that `forget` frees."""
         found = [
             (what, list(those)) for message in self._messages(variables, here) for what, those in (
@@ -146,7 +146,7 @@ class Transfers:
         self._prepare(found)
         for what, message in found:
             loaded = message if what == "load" else ()
-            self._run(what, message, [piece.of(values[piece.variable.name]) for piece in loaded])
+            self._run(what, message, [piece.of(array_of(values[piece.variable.name])) for piece in loaded])
 
     def forget(self, variables: Iterable[Variable]) -> list[int]:
         """Free the copies in the memory of the chief's machine, and return the bytes of each.

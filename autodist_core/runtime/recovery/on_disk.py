@@ -32,7 +32,6 @@ import tempfile
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -126,26 +125,6 @@ def _place_of(value: np.ndarray) -> Kept | None:
     kept: Kept | None = None if mapped is None else mapped.kept
     is_whole = kept is not None and value.flags.c_contiguous and (value.dtype, value.shape) == (kept.dtype, kept.shape)
     return kept if is_whole else None
-
-
-class Arrays(Mapping[str, np.ndarray]):
-    """Kept values by name, each as an array that is made when somebody asks for it.
-
-    >>> Arrays({"w": np.ones(2)})["w"].tolist()
-    [1.0, 1.0]
-    """
-
-    def __init__(self, kept: Mapping[str, Kept | np.ndarray]) -> None:
-        self._kept = kept
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return array_of(self._kept[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
 
 class OnDisk:

@@ -19,7 +19,7 @@ from autodist_core.runtime.batch_slices import copied
 from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
-from autodist_core.runtime.recovery.on_disk import Arrays, Kept, array_of
+from autodist_core.runtime.recovery.on_disk import Kept, array_of
 from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -204,7 +204,7 @@ class RecoveringSession(Session):
         self._load_rest(session)
         needed = self._forgotten.intersection(each.name for each in self._added[event.step][0].variables)
         if needed:
-            session.remember(Arrays({name: self._backup.values[name] for name in sorted(needed)}))
+            session.remember({name: self._backup.values[name] for name in sorted(needed)})
             self._forgotten -= needed
         written = self._written[event.step]
         try:
@@ -269,11 +269,11 @@ class RecoveringSession(Session):
         try:
             steps = [session.add(item, usual) for item, usual in self._added]
             known = set(session.known)
-            session.load(Arrays({name: value for name, value in self._backup.values.items() if name in known}))
+            session.load({name: value for name, value in self._backup.values.items() if name in known})
             session.load_added(self._backup.added)
             for event in self._backup.events:
                 if isinstance(event, Loaded):
-                    session.load(Arrays(event.values))
+                    session.load(event.values)
                 else:
                     steps[event.step](event.arrays, event.total)
         except BaseException as error:
@@ -298,7 +298,7 @@ class RecoveringSession(Session):
     def _load_rest(self, session: Session) -> None:
         """Write the values of all unfinished loads, also of an earlier load that was broken off."""
         if self._unloaded:
-            session.load(Arrays(self._unloaded))
+            session.load(self._unloaded)
             with defer_interrupt():
                 self._backup.loaded(self._unloaded)
                 self._forgotten -= self._unloaded.keys()
