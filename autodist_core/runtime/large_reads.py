@@ -24,8 +24,6 @@ True
 >>> session.close()
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -43,47 +43,6 @@ from autodist_core.training.devices import absent, local_spec, replicas, without
 from autodist_core.training.settings import Settings
 
 
-class Strategies:
-    """The strategies that a builder has built, one for each set of devices and trainable variables.
-
-    A builder need not be deterministic. So `fit` carries out the strategy that `plan` has shown.
-
-    >>> from autodist_core.strategy import PS
-    >>> from autodist_core.step.graph_item import Variable
-    >>> class Counted(PS):
-    ...     built = 0
-    ...     def build(self, graph_item, resource_spec):
-    ...         self.built += 1
-    ...         return super().build(graph_item, resource_spec)
-    >>> strategies, builder, spec = Strategies(), Counted(), ResourceSpec.local(cpus=2)
-    >>> item = GraphItem((Variable("w", (3, 2), "float32"),))
-    >>> strategies.compiled(builder, item, spec) == strategies.compiled(builder, item, spec)
-    True
-    >>> builder.built
-    1
-    """
-
-    def __init__(self) -> None:
-        self._built: list[tuple[ResourceSpec, tuple[object, ...], Strategy]] = []
-
-    def compiled(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> CompiledStrategy:
-        """The compiled strategy for a step on these devices. A strategy that is refused is not stored."""
-        compiler, step = StrategyCompiler(item, spec), _known(builder, item)
-        for devices, known, strategy in self._built:
-            if devices is spec and known == step:
-                return compiler.compile(strategy)
-        with stage("the strategy"):
-            strategy = builder.build(item, spec)
-            compiled = compiler.compile(strategy)
-        self._built.append((spec, step, strategy.copy()))
-        choices.keep(builder, item, spec, strategy)
-        return compiled
-
-    def decide(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec, strategy: Strategy) -> None:
-        """Take this strategy for a step, in place of what the builder would build."""
-        self._built.insert(0, (spec, _known(builder, item), strategy))
-
-
 def _known(builder: StrategyBuilder, item: GraphItem) -> tuple[object, ...]:
     """What a strategy depends on: variables that the step trains, without their handles in its graph, or all of it."""
     trained = tuple(replace(variable, handle="") for variable in item.trainable_var_op_to_var.values())
@@ -96,7 +55,8 @@ class Sessions:
     def __init__(self, settings: Settings, fleet: Fleet | None = None) -> None:
         self.settings = settings
         self.fleet = fleet if fleet is not None else _fleet(settings)
-        self.strategies = Strategies()
+        self._built: list[tuple[ResourceSpec, tuple[object, ...], Strategy]] = []
+        """The strategies that the builder has built, one for each set of devices and trainable variables."""
         self.tried = False
         """Whether the builder's candidates were tried."""
 
@@ -106,13 +66,42 @@ class Sessions:
         return Sessions(settings, None if moves else self.fleet)
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
-        """The strategy for a step on these devices. A note names those that this machine does not have."""
-        spec = self.settings.resource_spec
-        strategy = self.strategies.compiled(self.settings.strategy, item, spec)
+        """The strategy for a step on these devices. A note names those that this machine does not have.
+
+        A builder need not be deterministic. So `fit` carries out the strategy that `plan` has shown. A strategy that is
+        refused is not stored.
+
+        >>> from autodist_core.step.graph_item import Variable
+        >>> from autodist_core.strategy import PS
+        >>> class Counted(PS):
+        ...     built = 0
+        ...     def build(self, graph_item, resource_spec):
+        ...         self.built += 1
+        ...         return super().build(graph_item, resource_spec)
+        >>> sessions = Sessions(Settings(ResourceSpec.local(cpus=2), Counted()))
+        >>> item = GraphItem((Variable("w", (3, 2), "float32"),))
+        >>> sessions.compile_strategy(item) == sessions.compile_strategy(item), sessions.settings.strategy.built
+        (True, 1)
+        """
+        builder, spec = self.settings.strategy, self.settings.resource_spec
+        compiler, step = StrategyCompiler(item, spec), _known(builder, item)
+        built = next((each for devices, known, each in self._built if devices is spec and known == step), None)
+        if built is not None:
+            strategy = compiler.compile(built)
+        else:
+            with stage("the strategy"):
+                built = builder.build(item, spec)
+                strategy = compiler.compile(built)
+            self._built.append((spec, step, built.copy()))
+            choices.keep(builder, item, spec, built)
         if self._has_machines:
             return strategy
         strategy = without_nccl_on_one_card(strategy, spec)
         return replace(strategy, notes=(*strategy.notes, *absent(spec)))
+
+    def decide(self, item: GraphItem, strategy: Strategy) -> None:
+        """Take this strategy for a step, in place of what the builder would build."""
+        self._built.insert(0, (self.settings.resource_spec, _known(self.settings.strategy, item), strategy))
 
     def start_machines(self) -> None:
         """Start the cluster if there are several nodes; else raise unless this machine has the devices."""

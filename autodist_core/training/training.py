@@ -202,10 +202,10 @@ class Training:
         """
         settings, sessions = self.settings, self._sessions
         if settings.strategy.reads_steps and item.gradients:
-            before = (settings.strategy, item, settings.resource_spec)
-            if self._times is None and not sessions.tried and (found := choices.earlier(*before)) is not None:
+            new = self._times is None and not sessions.tried
+            if new and (found := choices.earlier(settings.strategy, item, settings.resource_spec)) is not None:
                 self._times, sessions.tried = found[1], True
-                sessions.strategies.decide(*before, found[0])
+                sessions.decide(item, found[0])
             self._times = self._times or times_of(item, entries, arrays, total, settings.resource_spec)
             item.found[StepTimes] = self._times
 
@@ -220,9 +220,8 @@ class Training:
             strategy = fastest(self._sessions, item, entries, arrays, total, check)
             self._sessions.tried = True
             if strategy is not None:
-                choice = (self.settings.strategy, item, self.settings.resource_spec, strategy)
-                self._sessions.strategies.decide(*choice)
-                choices.keep(*choice, tried=True)
+                self._sessions.decide(item, strategy)
+                choices.keep(self.settings.strategy, item, self.settings.resource_spec, strategy, tried=True)
 
     def placed_with(self, item: GraphItem) -> GraphItem:
         """The training steps of the session with which a step is placed, and the step itself, as one.

@@ -6,8 +6,6 @@ answers to orders; the time of the last message, from which the watch over the c
 lives; and the agent's log, through the logger ``autodist.<address>``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging
