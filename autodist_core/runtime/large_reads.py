@@ -97,7 +97,7 @@ class LargeReads:
         yield from self._read(group).items()
 
     def _read(self, wanted: _Wanted) -> dict[str, np.ndarray]:
-        found, parts, joins = {}, deque[_Part](), []
+        found, parts, joins = {}, list[_Part](), []
         for name, (variable, sources) in wanted.items():
             found[name] = room(variable.shape, np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype))
             for source, copy in sources:
@@ -158,18 +158,16 @@ def handle_of(variable: Variable, copy: Copy) -> Any:
     )
 
 
-def _fetch_all(parts: deque[_Part]) -> None:
+def _fetch_all(parts: Sequence[_Part]) -> None:
     """Fetch parts in several threads. The first error ends this."""
+    left = iter(parts)
 
     def fetch(_: int) -> None:
         try:
-            while True:
-                reader, begin, target = parts.popleft()
+            for reader, begin, target in left:
                 fill(target, reader.call(reader.number, begin, target.size // reader.unit))
-        except IndexError:
-            return  # Another thread took the last part.
-        except BaseException:
-            parts.clear()
-            raise
+        finally:
+            # After an error, the other threads find none.
+            deque(left, maxlen=0)
 
     run_in_parallel(range(_AT_A_TIME), fetch)

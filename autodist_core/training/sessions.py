@@ -38,8 +38,9 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
+from autodist_core.strategy.options import replica_devices
 from autodist_core.training import choices
-from autodist_core.training.devices import absent, local_spec, replicas, without_nccl_on_one_card
+from autodist_core.training.devices import absent, local_spec, without_nccl_on_one_card
 from autodist_core.training.settings import Settings
 
 
@@ -134,7 +135,7 @@ class Sessions:
             strategy = self.compile_strategy(replace(item, variables=weights))
             if any(plan.gathered for plan in strategy.variables):
                 return self.placement(item, strategy)
-        return inference(replicas(self.settings.resource_spec), self._tasks)
+        return inference(tuple(replica_devices(self.settings.resource_spec)), self._tasks)
 
     def _restart(self, error: NodeLostError) -> None:
         self.fleet.restart(error)
