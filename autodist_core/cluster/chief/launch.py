@@ -39,17 +39,11 @@ class Launched:
 
         `doing` says what the agents are asked to do, and `seconds` is how long they may take.
         """
-        problems: dict[str, list[str]] = {}
-        results: list[T] = []
-        outcomes = ask_in_parallel(self.agents, action, doing, seconds)
-        for agent, outcome in zip(self.agents, outcomes, strict=True):
-            if isinstance(outcome, LaunchError):
-                problems[agent.node.address] = [outcome.reason]
-            else:
-                results.append(outcome)
-        if problems:
+        answers, errors = ask_in_parallel(self.agents, action, doing, seconds)
+        if errors:
+            problems = {agent.node.address: [error.reason] for agent, error in errors.items()}
             raise _launch_error(problems, len(self.agents))
-        return results
+        return list(answers.values())
 
     def close(self, seconds: float = 5.0, patience: float | None = None) -> None:
         """End all agents and the tunnels between them; `seconds` and `patience` as in `end_agents`."""

@@ -119,13 +119,10 @@ class _Examiner:
 
         `doing` says what the agents are asked to do, and `seconds` is how long they may take.
         """
-        answered = []
-        for agent, error in zip(agents, ask_in_parallel(agents, ask, doing, seconds), strict=True):
-            if error is None:
-                answered.append(agent)
-            else:
-                self._note(agent.node, error.reason)
-        return answered
+        answers, errors = ask_in_parallel(agents, ask, doing, seconds)
+        for agent, error in errors.items():
+            self._note(agent.node, error.reason)
+        return list(answers)
 
     def _note(self, node: Node, problem: str) -> None:
         self._found(node, problems=(*self._reports[node.address].problems, problem))
