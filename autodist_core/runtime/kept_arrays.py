@@ -112,9 +112,8 @@ class KeptData:
 
     def __init__(self, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         chief = placement.tasks.chief
-        hosts = dict.fromkeys(replica.host for replica in placement.replicas)
         # The chief's machine first: the arrays are there.
-        self._hosts = sorted(hosts, key=lambda host: host != chief)
+        self._hosts = sorted(placement.hosts, key=lambda host: host != chief)
         self._sender = Sender(session, chief, call)
         self._slots: list[KeptSlot] = []
 

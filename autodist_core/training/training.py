@@ -8,7 +8,6 @@ one that trains nothing. Whatever can be refused is refused before anything is r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from autodist_core.auto import StepTimes
@@ -29,18 +28,6 @@ from autodist_core.training.settings import Settings
 from autodist_core.training.state import TrainingState
 
 
-@dataclass(frozen=True)
-class _Running:
-    """The parts of one session. They are replaced in one assignment, so a refusal changes nothing."""
-
-    state: TrainingState | None = None
-    """The session and the variables as one state; None until the first step is captured."""
-    trained: CompiledStrategy | None = None
-    """The strategy of the training; None in a session that trains nothing."""
-    items: tuple[GraphItem, ...] = ()
-    """The training steps for which the session was made."""
-
-
 class Training:
     """A session and a state under some settings, on a cluster if needed.
 
@@ -53,7 +40,12 @@ class Training:
 
     def __init__(self, settings: Settings) -> None:
         self._sessions = Sessions(settings)
-        self._running = _Running()
+        self.state: TrainingState | None = None
+        """The session and the variables as one state; None until the first step is captured."""
+        self.trained: CompiledStrategy | None = None
+        """The strategy of the current training; None in a session that trains nothing."""
+        self._items: tuple[GraphItem, ...] = ()
+        """The training steps for which the session was made."""
         self._compressors: CompressorState | None = None
         self._stayed_away: bool | None = None
         """Whether the state of the last session stayed on the machines; None before the first one."""
@@ -68,16 +60,6 @@ class Training:
     def settings(self) -> Settings:
         """The settings. `change` sets others; the resource spec changes when a node is left out after its loss."""
         return self._sessions.settings
-
-    @property
-    def state(self) -> TrainingState | None:
-        """The session and the variables as one state, where a session is open."""
-        return self._running.state
-
-    @property
-    def trained(self) -> CompiledStrategy | None:
-        """The strategy of the current training."""
-        return self._running.trained
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         """The strategy for a step on these devices."""
@@ -100,7 +82,8 @@ class Training:
         if state is not None:
             self._stayed_away = state.stays_away
             self._compressors = self.compressor_state()
-        self._running, self._said = _Running(), set()
+        with defer_interrupt():
+            self.state, self.trained, self._items, self._said = None, None, (), set()
         if state is not None:
             state.let_go()
             state.session.close()
@@ -188,10 +171,10 @@ class Training:
         self._sessions.start_machines()
         check()
         if updates(item) and not self._has_place_for(item):
-            self._begin((*self._running.items, item))
+            self._begin((*self._items, item))
         elif self.state is None:
             session = self._sessions.open(lambda: self._sessions.placement_without_training(item))
-            self._running = replace(self._running, state=TrainingState(session, self._stays_away))
+            self.state = TrainingState(session, self._stays_away)
         assert self.state is not None
         return self.state
 
@@ -232,10 +215,9 @@ class Training:
         >>> training.placed_with(item) is item
         True
         """
-        items = self._running.items
-        if not updates(item) or not items:
+        if not updates(item) or not self._items:
             return item
-        return union(items if self._has_place_for(item) else (*items, item))
+        return union(self._items if self._has_place_for(item) else (*self._items, item))
 
     def _has_place_for(self, item: GraphItem) -> bool:
         """Whether the session has owners for all that a training step updates."""
@@ -265,7 +247,7 @@ class Training:
             session.close()
             raise
         with defer_interrupt():
-            self._running = _Running(TrainingState(session, self._stays_away), trained, items)
+            self.state, self.trained, self._items = TrainingState(session, self._stays_away), trained, items
             self._compressors = None
             if before is not None:
                 before.let_go()
@@ -281,7 +263,7 @@ class Training:
         strategy = self.compile_strategy(item)
         if self.trained is not None:
             # After a restart, the machines may be others than at the beginning of the training.
-            self._running = replace(self._running, trained=strategy)
+            self.trained = strategy
         return self._sessions.placement(item, strategy)
 
 

@@ -69,9 +69,8 @@ class RecoveringSession(Session):
         self._restart = restart
         self._progress = progress
         self._backup = Backup(backup_every)
-        self._added: list[tuple[GraphItem, int | None]] = []
-        self._written: list[frozenset[str]] = []
-        """For each step: the variables that it may write."""
+        self._added: list[tuple[GraphItem, int | None, frozenset[str]]] = []
+        """The steps, each with the variables that it may write."""
         self._unloaded: dict[str, Kept | np.ndarray] = {}
         """The values that are written before the next step, or with which an earlier write has not succeeded."""
         self._forgotten: set[str] = set()
@@ -89,8 +88,7 @@ class RecoveringSession(Session):
         self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
     ) -> SessionStep:
         """Add a step to this session."""
-        self._added.append((item, usual))
-        self._written.append(_written_by(item))
+        self._added.append((item, usual, _written_by(item)))
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self.known = self._session.known
@@ -164,7 +162,7 @@ class RecoveringSession(Session):
         ran, self._ran = self._ran, 0
         if ran < 2 or self._session is None or not self._backup.current or self.placement.loose is not None:
             return
-        sums = {each.name for item, _ in self._added for each in item.variables if each.aggregation == "sum"}
+        sums = {each.name for item, *_ in self._added for each in item.variables if each.aggregation == "sum"}
         names = {name for name in self.known if self.is_on_disk(name)} - sums
         # Noted first: some may be gone even if the call fails.
         self._forgotten |= names
@@ -202,14 +200,14 @@ class RecoveringSession(Session):
         if session.condition is Condition.SPOILT:
             raise BrokenOffError("A step failed, and collectives over several machines do not survive that.")
         self._load_rest(session)
-        needed = self._forgotten.intersection(each.name for each in self._added[event.step][0].variables)
+        item, _, written = self._added[event.step]
+        needed = self._forgotten.intersection(each.name for each in item.variables)
         if needed:
             session.remember({name: self._backup.values[name] for name in sorted(needed)})
             self._forgotten -= needed
-        written = self._written[event.step]
         try:
             outputs = self._steps[event.step](event.arrays, event.total)
-            self._backup.ran(event, bool(self._added[event.step][0].gradients), written)
+            self._backup.ran(event, bool(item.gradients), written)
         except BaseException:
             # After Ctrl-C the step goes on. The state is read when it has ended.
             self._backup.written.update(written)
@@ -267,7 +265,7 @@ class RecoveringSession(Session):
         """Open another session, load the safe state, and repeat the events. Only then put it in place."""
         session = self._open()
         try:
-            steps = [session.add(item, usual) for item, usual in self._added]
+            steps = [session.add(item, usual) for item, usual, _ in self._added]
             known = set(session.known)
             session.load({name: value for name, value in self._backup.values.items() if name in known})
             session.load_added(self._backup.added)
