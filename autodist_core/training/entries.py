@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime.aligned import aligned_copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS
 from autodist_core.step.graph_item import Variable
 
@@ -106,7 +105,7 @@ class Entry:
         with tf.init_scope():
             given = tf.constant(value, dtype) if dtype == tf.string else np.asarray(value, dtype.as_numpy_dtype)
             if dtype.name.startswith(WITHOUT_KERNELS):
-                given = aligned_copy(given)
+                given = given.copy()
             elif dtype != tf.string:
                 given = tf.raw_ops.DeepCopy(x=given)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)

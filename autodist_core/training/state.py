@@ -36,7 +36,7 @@ from autodist_core.errors import SessionError
 from autodist_core.give_back import give_back
 from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
-from autodist_core.runtime.aligned import same_memory
+from autodist_core.runtime.equal_arrays import same_memory
 from autodist_core.runtime.protocol import Session, Tie
 from autodist_core.training.entries import Entry, read_together
 from autodist_core.training.first_values import stop_waiting, wait_again, wait_for

@@ -22,7 +22,7 @@ import numpy as np
 
 from autodist_core.errors import amount
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.runtime.aligned import same_bits
+from autodist_core.runtime.equal_arrays import same_bits
 from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
 
 _PAUSE_PER_COST = 50
