@@ -130,8 +130,7 @@ def own_array(tensor: Any) -> Any:
     >>> own_array(tf.constant([1, 2]))
     array([1, 2], dtype=int32)
     """
-    shares_memory = tf.is_tensor(tensor) and tensor.shape.rank and tensor.dtype not in (tf.string, tf.bfloat16)
-    return np.array(memoryview(tensor) if shares_memory else tensor)
+    return tensor.numpy() if tf.is_tensor(tensor) else np.array(tensor)
 
 
 def arrays_of(tensor: Any) -> tuple[Any, ...]:
