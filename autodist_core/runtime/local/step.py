@@ -46,12 +46,14 @@ class LocalStep(ReplicatedStep):
         signature = [spec for index, array in enumerate(arrays) for spec in self._specs(index, array, usual)]
         if not usual:
             signature.append(tf.TensorSpec([len(self._bounds) + 1], tf.int64))
-        ends = self._ends if usual else None
+        fixed = self._ends if usual else None
         # What must be known of an array to make it again of its tensors: an `Each`, a component of which rows, or None.
         layout = [array if isinstance(array, Each | Component) else None for array in arrays]
 
         def feeds(tensors: Sequence[Any]) -> Mapping[str, Any]:
-            return self._feeds(graph, layout, tensors, ends)
+            with tf.device(_HOST):
+                ends = fixed or [tensors[-1][place] for place in range(len(graph.feeds) + 1)]
+                return self._feeds(graph, _arrays(layout, tensors, len(graph.feeds)), ends)
 
         call: Callable[..., Any] = self._session.function(graph, name, signature, feeds, self._doing, self._part)
         layout.clear()  # TensorFlow keeps the function that was traced, and it must not keep the batch
@@ -65,28 +67,19 @@ class LocalStep(ReplicatedStep):
         shape = tensor.shape if size is None or tensor.shape is None else (size, *tensor.shape[1:])
         return [tf.TensorSpec(shape, tensor.dtype)]
 
-    def _feeds(
-        self, graph: DistributedGraph, layout: Sequence[Any], tensors: Sequence[Any], ends: Sequence[int] | None
-    ) -> dict[str, Any]:
-        """What each placeholder of the graph is, made of the function's arguments."""
-        remaining = list(tensors)
-        with tf.device(_HOST):
-            if ends is None:
-                moments = remaining.pop()
-                ends = [moments[place] for place in range(len(graph.feeds) + 1)]
-            arrays = _arrays(layout, remaining, len(graph.feeds))
-            found: dict[str, Any] = {}
-            for replica, names in enumerate(graph.feeds):
-                start, stop = ends[replica], ends[replica + 1]
-                alone = len(graph.feeds) == 1
-                rows = [
-                    arrays[index] if alone else self._slicer.part(index, arrays[index], replica, start, stop)
-                    for index in graph.inputs
-                ]
-                found |= zip(names, (_tensors(array, 1)[0] for array in rows), strict=True)
-            if graph.counts:
-                sizes = [tf.cast(stop - start, tf.float64) for start, stop in pairwise(ends)]
-                found |= zip(graph.counts, [*sizes, tf.cast(ends[-1] - ends[0], tf.float64)], strict=True)
+    def _feeds(self, graph: DistributedGraph, arrays: Sequence[Any], ends: Sequence[Any]) -> dict[str, Any]:
+        """What each placeholder of the graph is."""
+        found: dict[str, Any] = {}
+        alone = len(graph.feeds) == 1
+        for replica, (names, (start, stop)) in enumerate(zip(graph.feeds, pairwise(ends), strict=True)):
+            rows = [
+                arrays[index] if alone else self._slicer.part(index, arrays[index], replica, start, stop)
+                for index in graph.inputs
+            ]
+            found |= zip(names, (_tensors(array, 1)[0] for array in rows), strict=True)
+        if graph.counts:
+            sizes = [tf.cast(stop - start, tf.float64) for start, stop in pairwise(ends)]
+            found |= zip(graph.counts, [*sizes, tf.cast(ends[-1] - ends[0], tf.float64)], strict=True)
         return found
 
 
@@ -97,8 +90,8 @@ def _tensors(array: Any, active: int) -> Sequence[Any]:
     return [array.rows.components[array.index] if isinstance(array, Component) else array]
 
 
-def _arrays(layout: Sequence[Any], tensors: list[Any], active: int) -> list[Any]:
-    """The arrays of a batch, made of the function's arguments."""
+def _arrays(layout: Sequence[Any], tensors: Sequence[Any], active: int) -> list[Any]:
+    """The arrays of a batch, made of the function's first arguments."""
     remaining = iter(tensors)
     found = [
         replace(each, values=tuple(islice(remaining, active))) if isinstance(each, Each) else next(remaining)

@@ -285,7 +285,7 @@ class RecoveringSession(Session):
 
     def _back_up(self, session: Session) -> None:
         self._load_rest(session)
-        self._backup.take(session.read_each, session.read_added)
+        self._backup.take(session)
         log.debug("The state after training step %d is safe.", self._backup.steps)
 
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
