@@ -11,10 +11,8 @@ from typing import TypeVar
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents
-from autodist_core.cluster.chief.tunnels import tunnel_addresses
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.doctor.report import not_ready
-from autodist_core.cluster.protocol.probes import REMEDY
 from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
@@ -29,8 +27,6 @@ class Launched:
 
     agents: tuple[AgentHandle, ...]
     """All agents, the chief's first."""
-    secret: str
-    """The secret of this run, which the agents' listeners ask for."""
     addresses: Sequence[Sequence[str]]
     """For each agent, the addresses, "host:port", at which it reaches the servers of all agents."""
 
@@ -61,50 +57,11 @@ def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: 
     ['localhost']
     >>> launched.close()
     """
-    report, agents, secret = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
-    try:
-        if report.problems:
-            raise _launch_error(report.problems, len(report.nodes))
-        ports = [node.port or 0 for node in report.nodes]
-        if not tunnelled:
-            return Launched(agents, secret, [server_addresses(agents, ports)] * len(agents))
-        launched = Launched(agents, secret, tunnel_addresses(agents, ports))
-        _require_tunnels(launched)
-        return launched
-    except BaseException:
+    report, agents, _ = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
+    if report.problems:
         end_agents(agents)
-        raise
-
-
-def server_addresses(agents: Sequence[AgentHandle], ports: Sequence[int]) -> list[str]:
-    """The addresses of the agents' servers without tunnels.
-
-    >>> from types import SimpleNamespace
-    >>> from autodist_core.resource_spec import Node
-    >>> server_addresses([SimpleNamespace(node=Node(host)) for host in ("10.0.0.1", "fd00::2")], [20000, 20001])
-    ['10.0.0.1:20000', '[fd00::2]:20001']
-    """
-    return [f"{bracketed(agent.node.address)}:{port}" for agent, port in zip(agents, ports, strict=True)]
-
-
-def _require_tunnels(launched: Launched) -> None:
-    """Raise a LaunchError that says which tunnels do not work."""
-    deadlines = Deadlines.from_environment()
-
-    def reach(agent: AgentHandle) -> None:
-        peers = [place.rsplit(":", 1) for place in launched.addresses[launched.agents.index(agent)]]
-        answer = agent.ask(
-            "reach", deadlines.reach + deadlines.answer, secret=launched.secret, peers=peers, seconds=deadlines.reach
-        )
-        for other, problem in zip(launched.agents, answer["problems"], strict=True):
-            if problem:
-                raise LaunchError(
-                    agent.node.address,
-                    f"its tunnel to {other.node.address} does not work: {problem.removesuffix(f'. {REMEDY}')}. The ssh "
-                    "servers of both must let ports be forwarded: 'AllowTcpForwarding yes', no 'PermitOpen'",
-                )
-
-    launched.on_each_agent(reach, "reach each other", deadlines.reach + deadlines.answer)
+        raise _launch_error(report.problems, len(report.nodes))
+    return Launched(agents, [[f"{bracketed(host)}:{port}" for host, port in node.reaches] for node in report.nodes])
 
 
 def start_servers(launched: Launched, job: str) -> None:

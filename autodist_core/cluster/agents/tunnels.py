@@ -2,7 +2,7 @@
 
 Every node gets one port on its own loopback for every other node, an entrance. What a node sends to an entrance goes
 through ssh to the chief's machine, and from there through ssh to the other node: encrypted, authenticated, and as fast
-as that machine can encrypt. In: agents and their ports. Out: for each node the addresses at which it reaches all nodes.
+as that machine can encrypt. In: agents and their ports. Out: for each node the ports at which it reaches all nodes.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ from autodist_core.errors import LaunchError
 LOOPBACK = "127.0.0.1"
 
 
-def tunnel_addresses(agents: Sequence[AgentHandle], ports: Sequence[int]) -> list[list[str]]:
-    """Make tunnels between all nodes; return for each node the addresses at which it reaches the servers of all nodes.
+def tunnels(agents: Sequence[AgentHandle], ports: Sequence[int]) -> list[list[int]]:
+    """Make tunnels between all nodes; return for each node the ports of its loopback at which it reaches all nodes.
 
     The tunnels exist as long as the ssh connections do.
 
     >>> from types import SimpleNamespace
     >>> from autodist_core.resource_spec import Node
     >>> chief = SimpleNamespace(node=Node("10.0.0.1", chief=True), connection=None)
-    >>> tunnel_addresses([chief], [20000])
-    [['127.0.0.1:20000']]
-    >>> tunnel_addresses([chief, SimpleNamespace(node=Node("10.0.0.2"), connection=None)], [20000, 20000])
+    >>> tunnels([chief], [20000])
+    [[20000]]
+    >>> tunnels([chief, SimpleNamespace(node=Node("10.0.0.2"), connection=None)], [20000, 20000])
     Traceback (most recent call last):
     autodist_core.errors.LaunchError: 10.0.0.2: tunnels go through ssh, and a scheduler started this agent without ssh
     """
@@ -39,4 +39,4 @@ def tunnel_addresses(agents: Sequence[AgentHandle], ports: Sequence[int]) -> lis
     entrances = [here if agent.connection is None else agent.connection.lead_here(here) for agent in agents]
     for node, port in enumerate(ports):
         entrances[node][node] = port
-    return [[f"{LOOPBACK}:{port}" for port in own] for own in entrances]
+    return entrances
