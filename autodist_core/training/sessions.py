@@ -53,8 +53,10 @@ def _known(builder: StrategyBuilder, item: GraphItem) -> tuple[object, ...]:
 class Sessions:
     """Makes sessions under some settings. When a node is left out after a loss, the resource spec changes here."""
 
-    def __init__(self, settings: Settings, fleet: Fleet | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self, settings: Settings, fleet: Fleet | None = None, check: Callable[[], object] = lambda: None
+    ) -> None:
+        self.settings, self.check = settings, check
         self.fleet = fleet if fleet is not None else _fleet(settings)
         self._built: list[tuple[ResourceSpec, tuple[object, ...], Strategy]] = []
         """The strategies that the builder has built, one for each set of devices and trainable variables."""
@@ -64,7 +66,7 @@ class Sessions:
     def changed(self, settings: Settings) -> Sessions:
         """The same with other settings: on the same machines, unless the settings about machines are others."""
         moves = settings.of_the_cluster != self.settings.of_the_cluster
-        return Sessions(settings, None if moves else self.fleet)
+        return Sessions(settings, None if moves else self.fleet, self.check)
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         """The strategy for a step on these devices. A note names those that this machine does not have.
@@ -105,13 +107,17 @@ class Sessions:
         self._built.insert(0, (self.settings.resource_spec, _known(self.settings.strategy, item), strategy))
 
     def start_machines(self) -> None:
-        """Start the cluster if there are several nodes; else raise unless this machine has the devices."""
+        """Start the cluster if there are several nodes; else raise unless this machine has the devices.
+
+        `check` may refuse the step, once the machines are known.
+        """
         if self._has_machines:
             self.fleet.start()
         else:
             spec = local_spec(self.settings.resource_spec)
             if spec.ray_agents is not None and not spec.ray_agents.hold:
                 spec.ray_agents.start(spec.nodes)
+        self.check()
 
     def open(self, placement: Callable[[], Placement]) -> Session:
         """A session on this machine, or one over all nodes, which asks for its placement again after a restart."""

@@ -38,8 +38,10 @@ class Training:
     >>> training.close()
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._sessions = Sessions(settings)
+    def __init__(self, settings: Settings, check: Callable[[], object] = lambda: None) -> None:
+        self.check = check
+        """A front's check of what it trains, which may refuse it."""
+        self._sessions = Sessions(settings, check=check)
         self.state: TrainingState | None = None
         """The session and the variables as one state; None until the first step is captured."""
         self.trained: CompiledStrategy | None = None
@@ -166,10 +168,9 @@ class Training:
 
     # A session ---------------------------------------------------------------------------------------------------
 
-    def open(self, item: GraphItem, check: Callable[[], object] = lambda: None) -> TrainingState:
-        """The state in which a captured step runs. `check` may refuse it, once the machines are known."""
+    def open(self, item: GraphItem) -> TrainingState:
+        """The state in which a captured step runs."""
         self._sessions.start_machines()
-        check()
         if updates(item) and not self._has_place_for(item):
             self._begin((*self._items, item))
         elif self.state is None:
@@ -192,15 +193,10 @@ class Training:
             self._times = self._times or times_of(item, entries, arrays, total, settings.resource_spec)
             item.found[StepTimes] = self._times
 
-    def try_once(
-        self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int, check: Callable[[], object]
-    ) -> None:
-        """Take the fastest of the builder's candidates, before the first training step under these settings.
-
-        `check` may refuse the step, once the machines are known.
-        """
+    def try_once(self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int) -> None:
+        """Take the fastest of the builder's candidates, before the first training step under these settings."""
         if item.gradients and self.trained is None and not self._sessions.tried:
-            strategy = fastest(self._sessions, item, entries, arrays, total, check)
+            strategy = fastest(self._sessions, item, entries, arrays, total)
             self._sessions.tried = True
             if strategy is not None:
                 self._sessions.decide(item, strategy)

@@ -49,7 +49,7 @@ class Driver:
 
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model = model
-        self.training = Training(settings)
+        self.training = Training(settings, lambda: checks.batched(model, self.settings.replicas))
         self._functions: dict[str, StepFunction] = {}
         """The step functions by mode."""
         self._compiled_as: identities.Identity | None = None
@@ -267,9 +267,8 @@ class Driver:
         return in_own_thread(self.model, make)
 
     def _function(self, mode: str) -> StepFunction:
-        check = partial(checks.batched, self.model, self.settings.replicas)
         step = getattr(self.model, f"{mode}_step")
-        made = StepFunction(self.model, step, mode == "predict", self.training, check, partial(self._say, mode))
+        made = StepFunction(self.model, step, mode == "predict", self.training, partial(self._say, mode))
         made.drops_aside = self.data.has_arrays_only
         return made
 
