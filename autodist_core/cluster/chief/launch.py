@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Launched:
-    """Agents that run, reach each other, and hold a port each; `start_servers` is the next step."""
+    """Agents that run, reach each other, and hold a port each; `start_servers` is the next step.
+
+    >>> Launched((), []).on_each_agent(lambda agent: agent.node.address, "say their names", seconds=1)
+    []
+    """
 
     agents: tuple[AgentHandle, ...]
     """All agents, the chief's first."""

@@ -66,7 +66,7 @@ class Kept:
 
 def array_of(kept: Kept | np.ndarray) -> np.ndarray:
     """The value. What is read of it is in memory as long as the array exists. What is written stays in the array."""
-    return kept if isinstance(kept, np.ndarray) else _mapped(kept, "c")
+    return _mapped(kept, "c") if isinstance(kept, Kept) else kept
 
 
 def _mapped(kept: Kept, mode: Literal["c", "r+"]) -> np.ndarray:
