@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
@@ -25,11 +26,8 @@ def parse_address(text: str) -> str:
     '::ffff:10.0.0.1'
     """
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
+    with suppress(ValueError):
         address = ipaddress.ip_address(bare)
-    except ValueError:
-        pass
-    else:
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return str(address) if mapped is None else f"::ffff:{mapped}{''.join(str(address).partition('%')[1:])}"
     if re.fullmatch(r"[0-9.]+", bare):
