@@ -133,14 +133,12 @@ class Session(ABC):
         """Read the current values of variables."""
         return dict(self.read_each(names))
 
-    def is_on_disk(self, name: str) -> bool:
-        """Whether the session keeps the last safe value of a variable, and not in memory."""
-        del name
-        return False
+    def last_safe(self, name: str) -> Any:
+        """The value of a variable in the last safe state, as it is kept (`recovery/on_disk.py`), whatever happens.
 
-    def last_safe(self, name: str) -> np.ndarray:
-        """The value of a variable in the last safe state, which this session has whatever happens."""
-        raise NotImplementedError(f"this session keeps no state besides its own: {name}")
+        None if this session keeps no state besides its own.
+        """
+        del name
 
     def rest(self) -> None:  # noqa: B027 - most sessions have nothing to free
         """Free what the user's variables have, too, until the next step: no step runs for a while."""

@@ -38,6 +38,7 @@ from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
 from autodist_core.runtime.equal_arrays import same_memory
 from autodist_core.runtime.protocol import Session, Tie
+from autodist_core.runtime.recovery.on_disk import Kept, array_of
 from autodist_core.training.entries import Entry, read_together
 from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
 from autodist_core.training.homes import Homes
@@ -201,13 +202,14 @@ class TrainingState:
 
     def _can_be_freed(self, name: str) -> bool:
         """Whether the variable's value can come back whatever happens, and nobody reads it unseen."""
-        return self.session.is_on_disk(name) and not any(name in read for read in self._iterators.values())
+        is_safe = isinstance(self.session.last_safe(name), Kept)
+        return is_safe and not any(name in read for read in self._iterators.values())
 
     def _fill(self, entry: Entry, value: np.ndarray | None = None) -> None:
         """Give a variable without a value one: this one, or that of the last safe state, or its first value."""
         if value is None:
             freed = entry.spec.name in self._freed
-            value = self.session.last_safe(entry.spec.name) if freed else entry.first_value()
+            value = array_of(self.session.last_safe(entry.spec.name)) if freed else entry.first_value()
         if value is not None:
             entry.write(value)
             self._freed.discard(entry.spec.name)
@@ -361,7 +363,7 @@ class TrainingState:
         self.release()
         for name, subscription in self._watched.items():
             unwatch(subscription)
-            wait_for(subscription.entry, partial(self.session.last_safe, name), copies=True)
+            wait_for(subscription.entry, partial(_last_safe, self.session, name), copies=True)
         self._watched, self._freed = {}, set()
 
     def _compare(self, name: str) -> Moment:
@@ -388,3 +390,7 @@ class TrainingState:
                     self._fill(found[name], value)
                     shown = as_shown(value, self._can_be_freed(name)) if moment.shown is not None else None
                     self._moments[name] = moment.after(Event.PULL, shown)
+
+
+def _last_safe(session: Session, name: str) -> np.ndarray:
+    return array_of(session.last_safe(name))

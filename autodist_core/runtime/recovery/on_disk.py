@@ -64,7 +64,7 @@ class Kept:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def array_of(kept: Kept | np.ndarray) -> np.ndarray:
+def array_of(kept: Any) -> np.ndarray:
     """The value. What is read of it is in memory as long as the array exists. What is written stays in the array."""
     return _mapped(kept, "c") if isinstance(kept, Kept) else kept
 

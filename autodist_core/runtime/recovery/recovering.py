@@ -138,19 +138,10 @@ class RecoveringSession(Session):
                 if self._session is not None:
                     raise
                 self._unraised = error
-        yield from ((name, self.last_safe(name)) for name in names)
+        yield from ((name, array_of(self.last_safe(name))) for name in names)
 
-    def is_on_disk(self, name: str) -> bool:
-        """Whether the last safe value of a variable is on disk."""
-        return isinstance(self._safe(name), Kept)
-
-    def last_safe(self, name: str) -> np.ndarray:
-        """The value of a variable in the last safe state."""
-        found = self._safe(name)
-        assert found is not None
-        return array_of(found)
-
-    def _safe(self, name: str) -> Kept | np.ndarray | None:
+    def last_safe(self, name: str) -> Kept | np.ndarray | None:
+        """The value of a variable in the last safe state, as it is kept."""
         # What is still to be written is newer than what the session has.
         return self._unloaded.get(name, self._backup.values.get(name))
 
@@ -163,7 +154,7 @@ class RecoveringSession(Session):
         if ran < 2 or self._session is None or not self._backup.current or self.placement.loose is not None:
             return
         sums = {each.name for item, *_ in self._added for each in item.variables if each.aggregation == "sum"}
-        names = {name for name in self.known if self.is_on_disk(name)} - sums
+        names = {name for name in self.known if isinstance(self.last_safe(name), Kept)} - sums
         # Noted first: some may be gone even if the call fails.
         self._forgotten |= names
         with contextlib.suppress(NodeLostError, BrokenOffError):
@@ -291,7 +282,7 @@ class RecoveringSession(Session):
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         self._load_rest(session)
         found = session.read(name for name in names if name in self._backup.written)
-        return {name: found[name] if name in found else self.last_safe(name) for name in names}
+        return {name: found[name] if name in found else array_of(self.last_safe(name)) for name in names}
 
     def _load_rest(self, session: Session) -> None:
         """Write the values of all unfinished loads, also of an earlier load that was broken off."""
