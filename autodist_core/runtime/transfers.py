@@ -94,16 +94,6 @@ def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
         yield message
 
 
-_OF_A_COPY: dict[str, Callable[[Variable, Any], Any]] = {
-    # A variable that is written by its rows exists before.
-    "make": lambda part, handle: tf.raw_ops.AssignVariableOp(resource=handle, value=_any_values(part, handle)),
-    # Steps then read every copy in place: after a write of some rows, each read copies all rows.
-    "end": lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle),
-    "forget": lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle),
-}
-"""The operation on each copy of a variable, for what is done with one of its pieces."""
-
-
 class Transfers:
     """Writes and reads the variables of one session.
 
@@ -136,17 +126,10 @@ class Transfers:
 
     def load(self, variables: Sequence[Variable], values: Mapping[str, Kept | np.ndarray], here: bool = False) -> None:
         """Write every copy of each variable, or those that `forget` frees."""
-        found = [
-            (what, list(those)) for message in self._messages(variables, here) for what, those in (
-                ("make", (piece for piece in message if piece.stop is not None and piece.start == 0)),
-                ("load", message),
-                ("end", (piece for piece in message if piece.stop is not None and piece.is_last)),
-            )
-        ]
-        self._prepare(found)
-        for what, message in found:
-            loaded = message if what == "load" else ()
-            self._run(what, message, [piece.of(array_of(values[piece.variable.name])) for piece in loaded])
+        found = list(self._messages(variables, here))
+        self._prepare(("load", message) for message in found)
+        for message in found:
+            self._run("load", message, [piece.of(array_of(values[piece.variable.name])) for piece in message])
 
     def forget(self, variables: Iterable[Variable]) -> list[int]:
         """Free the copies in the memory of the chief's machine, and return the bytes of each.
@@ -188,7 +171,7 @@ class Transfers:
     def _operations(self, what: str, piece: Piece) -> tuple[list[Any], list[Any]]:
         if what == "load":
             return self._writer(piece)
-        return [], [self._reader(piece)] if what == "read" else self._for_copies(piece, _OF_A_COPY[what])
+        return [], [self._reader(piece)] if what == "read" else self._freeing(piece)
 
     def _messages(self, variables: Sequence[Variable], here: bool = False) -> Iterator[list[Piece]]:
         found = (piece for variable in variables for piece in pieces(variable, PIECE_BYTES, here))
@@ -221,11 +204,11 @@ class Transfers:
             for copy in self._copies(piece, part.name):
                 yield part, copy
 
-    def _for_copies(self, piece: Piece, make: Callable[[Variable, Any], Any]) -> list[Any]:
+    def _freeing(self, piece: Piece) -> list[Any]:
         made = []
         for part, copy in self._of_copies(piece):
             with self._session.graph.as_default(), tf.device(copy.device):
-                made.append(make(part, handle_of(part, copy)))
+                made.append(tf.raw_ops.DestroyResourceOp(resource=handle_of(part, copy)))
         return made
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
@@ -301,13 +284,20 @@ def _chain(
 
 
 def _write(variable: Variable, copy: Copy, value: Any, start: int, partial: bool) -> Any:
+    """Write a copy, or some rows of it. The first ones make it, and from the last ones on steps read it in place."""
     with tf.device(copy.device):
         handle = handle_of(variable, copy)
         if not partial:
             return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        return tf.raw_ops.ResourceStridedSliceAssign(
-            ref=handle, begin=[start], end=[start + value.shape[0]], strides=[1], value=value
-        )
+        made = [tf.raw_ops.AssignVariableOp(resource=handle, value=_any_values(variable, handle))] if start == 0 else []
+        stop = start + value.shape[0]
+        with tf.control_dependencies(made):
+            written = tf.raw_ops.ResourceStridedSliceAssign(
+                ref=handle, begin=[start], end=[stop], strides=[1], value=value
+            )
+        # After a write of some rows, each read would copy all rows.
+        with tf.control_dependencies([written]):
+            return tf.raw_ops.DisableCopyOnRead(resource=handle) if stop == variable.shape[0] else written
 
 
 def _rows(variable: Variable, copy: Copy, start: int, stop: int | None) -> Any:
