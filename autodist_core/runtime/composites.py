@@ -174,7 +174,6 @@ class Component:
         return self.rows.cut(self.index, start, stop)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        del copy
         return np.asarray(self.rows.components[self.index], dtype)
 
     def copied(self) -> Component:

@@ -105,7 +105,6 @@ class Session(ABC):
 
     def tie(self, name: str) -> Tie:
         """How the user's variable and the session's copies of it belong together."""
-        del name
         return Tie.APART
 
     def spread(self, names: Iterable[str]) -> None:  # noqa: B027 - most sessions have copies of their own only
@@ -133,12 +132,11 @@ class Session(ABC):
         """Read the current values of variables."""
         return dict(self.read_each(names))
 
-    def last_safe(self, name: str) -> Any:
+    def last_safe(self, name: str) -> Any:  # noqa: B027 - most sessions keep no state besides their own
         """The value of a variable in the last safe state, as it is kept (`recovery/on_disk.py`), whatever happens.
 
         None if this session keeps no state besides its own.
         """
-        del name
 
     def rest(self) -> None:  # noqa: B027 - most sessions have nothing to free
         """Free what the user's variables have, too, until the next step: no step runs for a while."""

@@ -74,7 +74,6 @@ class DistributedSession(ReplicatedSession):
         self._variables[variable.name] = self._transfers.adopt(variable)
 
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
-        del handles  # the session has variables of its own
         for variable in variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
@@ -250,7 +249,6 @@ class Step(ReplicatedStep):
         return found
 
     def _import(self, graph: DistributedGraph, name: str, arrays: Sequence[Any], usual: bool) -> Callable[..., Any]:
-        del arrays, usual
         call: Callable[..., Any] = self._session.import_graph(graph, name, self._doing, self._part)
         return call
 

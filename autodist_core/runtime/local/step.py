@@ -33,7 +33,6 @@ class LocalStep(ReplicatedStep):
     """
 
     def _run(self, call: Callable[..., Any], arrays: Sequence[Any], total: int, slot: Any) -> list[Any]:
-        del slot
         tensors = [tensor for array in arrays for tensor in _tensors(array, len(self._bounds))]
         return list(call(*tensors) if total == self._usual else call(*tensors, np.array(self._ends, np.int64)))
 
