@@ -86,8 +86,7 @@ class DistributedSession(ReplicatedSession):
         self._transfers.load([self._variables[name] for name in values], values)
 
     def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-        found: Iterator[tuple[str, np.ndarray]] = self._transfers.read_each([self._variables[name] for name in names])
-        return found
+        return self._transfers.read_each([self._variables[name] for name in names])
 
     def forget(self, names: Iterable[str]) -> None:
         """Free the copies of variables in the memory of the chief's machine."""
@@ -245,12 +244,10 @@ class Step(ReplicatedStep):
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         with nullcontext() if slot is None else slot.running(of_machines(arrays), len(bounds)):
-            found: list[Any] = call(*feeds, *counts)
-        return found
+            return call(*feeds, *counts)
 
     def _import(self, graph: DistributedGraph, name: str, arrays: Sequence[Any], usual: bool) -> Callable[..., Any]:
-        call: Callable[..., Any] = self._session.import_graph(graph, name, self._doing, self._part)
-        return call
+        return self._session.import_graph(graph, name, self._doing, self._part)
 
 
 def _abandon(session: Any) -> None:

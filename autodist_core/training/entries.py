@@ -44,8 +44,7 @@ class Entry:
         """A copy of the variable's value. The module has an example."""
         if (first := self.first_value()) is not None:
             self.write(first)
-        value: np.ndarray = self._tensor().numpy()
-        return value
+        return self._tensor().numpy()
 
     def view(self) -> np.ndarray:
         """The variable's value, which cannot be written, without a copy of it.

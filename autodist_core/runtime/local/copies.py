@@ -114,8 +114,7 @@ class Copies:
             return np.array(self._made[name].numpy())
         variable = self.variables[name]
         if (home := self._homes.get(name)) is not None:
-            value: np.ndarray = self._read(self._handles[home.shared_name], name).numpy()
-            return value
+            return self._read(self._handles[home.shared_name], name).numpy()
         sources = self._placement.read_from(variable)
         found = [self._read(self.handle(copy.shared_name), variable.name).numpy() for _, copy in sources]
         return found[0] if len(found) == 1 else np.concatenate(found, axis=sources[0][0].axis)

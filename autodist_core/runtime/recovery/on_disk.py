@@ -72,8 +72,7 @@ def array_of(kept: Any) -> np.ndarray:
 def _mapped(kept: Kept, mode: Literal["c", "r+"]) -> np.ndarray:
     mapped: Any = np.memmap(kept.owner.file, np.uint8, mode, kept.offset, (kept.size,))
     mapped.kept = kept  # the place is not free before the array is gone
-    value: np.ndarray = mapped.view(np.ndarray).view(kept.dtype).reshape(kept.shape)
-    return value
+    return mapped.view(np.ndarray).view(kept.dtype).reshape(kept.shape)
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -164,8 +163,7 @@ class OnDisk:
         if self.file is None:
             self.file = tempfile.TemporaryFile(dir=folder(), buffering=0)  # noqa: SIM115 - open as long as this object
             weakref.finalize(self, self.file.close)
-        number: int = self.file.fileno()
-        return number
+        return self.file.fileno()
 
     def _count(self, size: int) -> None:
         self._in_memory += size
