@@ -24,7 +24,6 @@ TensorFlow may need as long to end an iterator as the iterator has lived, up to 
 waits for the end of one. A session that is closed before its iterators have ended hangs, so it is closed after them.
 """
 
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -42,17 +41,13 @@ from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass, samples_of
-from autodist_core.runtime.data_pipelines.failed_batches import in_words, of_data
+from autodist_core.runtime.data_pipelines.failed_batches import in_words, of_data, why
 from autodist_core.runtime.data_pipelines.graphs import written
 from autodist_core.runtime.data_pipelines.seed_generators import short_nodes
 from autodist_core.runtime.data_pipelines.seed_probe import SPEC
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.sent_arrays import Place, Sender, in_parts
 
-_FRAME = re.compile(
-    r"^('|Graph execution error|Detected at node|<stack traces|the beginning of|\[\[)|From /job:|root error\(s\) found"
-)
-"""What stands in lines of TensorFlow's messages that do not say what went wrong."""
 END_SECONDS = 5.0
 """How long the close of a session waits for the end of its iterators."""
 
@@ -356,9 +351,7 @@ def _begun(iterator: Any, made: Any, saved: Any, then: Any) -> Any:
 
 
 def _short(error: Exception) -> str:
-    """The line of TensorFlow's message that says what went wrong. It stands behind where the operation was made."""
-    text = str(error).rpartition("\nNode: ")[2]
-    lines = [line.rpartition("}} ")[2].strip() for line in text.splitlines()]
-    # A line of signs only stands around the errors of several machines.
-    said = (line for line in lines if any(map(str.isalpha, line)) and not _FRAME.search(line))
-    return next(said, type(error).__name__).rstrip(".:")[:300]
+    """What went wrong, in one line. It stands behind where the operation was made."""
+    _, made, text = str(error).rpartition("\nNode: ")
+    said = why(text.partition("\n")[2] if made else text).partition("\n")[0]
+    return said.rpartition("}} ")[2].rstrip(".:")[:300] or type(error).__name__
