@@ -26,10 +26,12 @@ from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, handl
 from autodist_core.runtime.recovery.on_disk import Kept, array_of, fill, room
 from autodist_core.step.graph_item import Variable
 
-MESSAGE_BYTES = 1 << 26
-"""The bytes of small variables in one message. TensorFlow copies each message, in the program and on the machines."""
 PIECE_BYTES = 1 << 26
-"""The bytes of one piece of a variable. Memory is given back to the system in blocks of more than 32 MiB only."""
+"""The bytes of one piece of a variable, or of small variables in one message. So a message has one piece of each.
+
+TensorFlow copies each message, in the program and on the machines. Memory is given back to the system in blocks of more
+than 32 MiB only.
+"""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Transfers:
 
     def _messages(self, variables: Sequence[Variable], here: bool = False) -> Iterator[list[Piece]]:
         found = (piece for variable in variables for piece in pieces(variable, PIECE_BYTES, here))
-        return messages(found, MESSAGE_BYTES)
+        return messages(found, PIECE_BYTES)
 
     def _run(self, what: str, message: Sequence[Piece], arrays: Sequence[Any] = ()) -> Any:
         key = what, *message
