@@ -31,6 +31,7 @@ strategy ... @ 2 replicas
   total: 1 variable, 24 B; 48 B travel between devices per step
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from autodist_core import errors, log, plan, strategy
@@ -65,21 +66,17 @@ __all__ = [
     "Table", "Tensor", "Variable", "distribute", "errors", "plan", "strategy", "whole_batch",
 ]  # fmt: skip
 
+_WITH_TENSORFLOW = {
+    "AutoDist": "autodist_core.loops", "distribute": "autodist_core.loops.distribute",
+    "whole_batch": "autodist_core.capture",
+}
+"""The module of each name that needs TensorFlow."""
+
 log.set_up()
 
 
 def __getattr__(name: str) -> Any:
     """Import what needs TensorFlow when it is asked for: planning does without."""
-    if name == "AutoDist":
-        from autodist_core.loops import AutoDist
-
-        return AutoDist
-    if name == "distribute":
-        from autodist_core.loops.distribute import distribute
-
-        return distribute
-    if name == "whole_batch":
-        from autodist_core.capture import whole_batch
-
-        return whole_batch
-    raise AttributeError(f"module 'autodist_core' has no attribute {name!r}")
+    if name not in _WITH_TENSORFLOW:
+        raise AttributeError(f"module 'autodist_core' has no attribute {name!r}")
+    return getattr(import_module(_WITH_TENSORFLOW[name]), name)

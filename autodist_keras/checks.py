@@ -18,7 +18,8 @@ import tensorflow as tf
 from autodist_core.errors import AutodistError, did_you_mean
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
-from autodist_core.training import SETTINGS, CompressorState, replicas
+from autodist_core.strategy.options import replica_devices
+from autodist_core.training import SETTINGS, CompressorState
 from autodist_keras import seams
 
 
@@ -208,10 +209,11 @@ def say_if_single(spec: ResourceSpec) -> None:
     >>> logs.records[0].getMessage().partition(",")[0]
     'single replica: localhost:CPU:0 computes the whole batch'
     """
-    if len(replicas(spec)) == 1:
+    first, *others = replica_devices(spec)
+    if not others:
         log.warning(
             "single replica: %s computes the whole batch, as with plain Keras. A resource spec says what else there "
-            "is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'.", replicas(spec)[0],
+            "is: GPUs under 'gpus', processors under 'cpus', other machines under 'nodes'.", first,
         )
 
 

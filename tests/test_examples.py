@@ -95,7 +95,6 @@ WITHOUT = {
     "resumable_fit.ResumableFit": "the example of `Resume` runs one",
     "explain.explain": "the example of `DistributedModel.explain` calls it",
     "model_plan.inexact": "the example of `DistributedModel.inexact` calls it",
-    "model_plan.plan_of": "the example of `DistributedModel.plan` calls it",
     "verify.verify": "the example of `DistributedModel.verify` calls it",
 }
 """The public names without an example, each with its module, and why."""

@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import threading
 
 from autodist_core.auto.profiles import file_beside
 from autodist_core.cluster.doctor.diagnosis import diagnose
@@ -32,11 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; return 0 if all nodes are ready, else 1. A profile is written if they are."""
-    lock = threading.Lock()
-
     def say(line: str) -> None:
-        with lock:
-            print(f"autodist doctor: {line}", file=sys.stderr, flush=True)
+        # One write: several threads say something.
+        sys.stderr.write(f"autodist doctor: {line}\n")
 
     report = diagnose(ResourceSpec(options.file), options.seconds, say)
     print(json.dumps(as_data(report), indent=2) if options.json else as_text(report))

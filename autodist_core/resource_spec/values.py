@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 from autodist_core.errors import ResourceSpecError
 
@@ -25,11 +26,8 @@ def parse_address(text: str) -> str:
     '::ffff:10.0.0.1'
     """
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    try:
+    with suppress(ValueError):
         address = ipaddress.ip_address(bare)
-    except ValueError:
-        pass
-    else:
         mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return str(address) if mapped is None else f"::ffff:{mapped}{''.join(str(address).partition('%')[1:])}"
     if re.fullmatch(r"[0-9.]+", bare):
@@ -146,13 +144,12 @@ class Node:
     """The name of its ssh group; ``None`` if ssh's own configuration has all settings."""
     agent_port: int | None = None
     """The port at which an agent that a scheduler starts waits for the chief; ``None`` for one started over ssh."""
-    devices: tuple[DeviceSpec, ...] = field(init=False, repr=False, compare=False)
-    """Its CPU devices, then its GPUs."""
 
-    def __post_init__(self) -> None:
-        cpus = [DeviceSpec(self.address, "CPU", index) for index in self.cpus]
-        gpus = [DeviceSpec(self.address, "GPU", index) for index in self.gpus]
-        object.__setattr__(self, "devices", (*cpus, *gpus))
+    @cached_property
+    def devices(self) -> tuple[DeviceSpec, ...]:
+        """Its CPU devices, then its GPUs."""
+        of_kinds = {"CPU": self.cpus, "GPU": self.gpus}
+        return tuple(DeviceSpec(self.address, kind, index) for kind, known in of_kinds.items() for index in known)
 
     def __str__(self) -> str:
         parts = [f"cpus {list(self.cpus)}", *([f"gpus {list(self.gpus)}"] if self.gpus else [])]

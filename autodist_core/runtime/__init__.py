@@ -3,10 +3,10 @@
 In: a placement, captured steps and batches. Out: results, and the state of all replicas. A front imports these names.
 """
 
-from autodist_core.runtime.aligned import same_bits
 from autodist_core.runtime.batch_slices import slices
 from autodist_core.runtime.composites import COMPOSITE, arrays_of, component_specs, kind_of, spec_of
 from autodist_core.runtime.data_pipelines import DataPipeline, DrawnBatch, DrawnRows, Follower, is_by_file, travelling
+from autodist_core.runtime.equal_arrays import same_bits
 from autodist_core.runtime.kept_arrays import KEPT_VARIABLE, SMALL_GRAPH, KeptArrays, kept_limit
 from autodist_core.runtime.recovery.on_disk import HUGE_BYTES, fill, is_huge, room
 from autodist_core.runtime.sent_arrays import bytes_of

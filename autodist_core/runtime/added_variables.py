@@ -5,6 +5,7 @@ after it has made the graph's added variables here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from autodist_core.errors import SessionError
 from autodist_core.kernel.added_variables import AddedVariable
 
 
+@dataclass(eq=False)
 class AddedVariables:
     """The added variables of one session, which makes, writes and reads them. All graphs of a step share them.
 
@@ -23,28 +25,24 @@ class AddedVariables:
     {'error': [1.0, 1.0], 'directions': [0.0, 0.0]}
     """
 
-    def __init__(
-        self, adopt: Callable[[AddedVariable], object], write: Callable[[Mapping[str, np.ndarray]], None],
-        read: Callable[[Sequence[str]], Iterable[tuple[str, np.ndarray]]],
-    ) -> None:
-        self._adopt = adopt
-        self._write = write
-        self._read = read
-        self._known: dict[str, AddedVariable] = {}
-        self._given: dict[str, np.ndarray] = {}
+    adopt: Callable[[AddedVariable], object]
+    write: Callable[[Mapping[str, np.ndarray]], None]
+    values_of: Callable[[Sequence[str]], Iterable[tuple[str, np.ndarray]]]
+    _known: dict[str, AddedVariable] = field(default_factory=dict)
+    _given: dict[str, np.ndarray] = field(default_factory=dict)
 
     def add(self, variables: Iterable[AddedVariable]) -> None:
         """Make the variables that do not exist yet. Each starts from its loaded value, else from its initial value."""
         new = [variable for variable in variables if variable.name not in self._known]
         require_fit(new, self._given)
         for variable in new:
-            self._adopt(variable)
+            self.adopt(variable)
             self._known[variable.name] = variable
         self._set(new)
 
     def read(self) -> dict[str, np.ndarray]:
         """The value of each variable by name, and the loaded values that have no variable yet."""
-        return self._given | {name: np.array(value) for name, value in self._read(list(self._known))}
+        return self._given | {name: np.array(value) for name, value in self.values_of(list(self._known))}
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Set every variable: to its value here, else to its initial value."""
@@ -54,7 +52,7 @@ class AddedVariables:
 
     def _set(self, variables: Iterable[AddedVariable]) -> None:
         given = [(variable, self._given.pop(variable.name, None)) for variable in variables]
-        self._write({each.name: each.initial() if value is None else value for each, value in given})
+        self.write({each.name: each.initial() if value is None else value for each, value in given})
 
 
 def require_fit(variables: Sequence[AddedVariable], values: Mapping[str, np.ndarray]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autodist_core.runtime.composites import Component
+from autodist_core.runtime.composites import Component, own_array
 from autodist_core.runtime.data_pipelines import DrawnRows, PipelineSlot
 from autodist_core.runtime.kept_arrays import KeptRows, KeptSlot
 from autodist_core.step.graph_item import GraphItem
@@ -54,7 +54,7 @@ def copied(array: Any) -> Any:
         return array
     if isinstance(array, KeptRows):
         return replace(array, numbers=np.array(array.numbers))
-    return array.copied() if isinstance(array, Component) else np.array(array)
+    return array.copied() if isinstance(array, Component) else own_array(array)
 
 
 def of_machines(arrays: Sequence[Any]) -> Sequence[Any]:

@@ -16,7 +16,7 @@ for results: their parts can be put one behind the other over the replicas.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,15 +124,13 @@ def packed(specs: Sequence[Any], components: Sequence[Any]) -> list[Any]:
     ]
 
 
-def array_of(tensor: Any) -> Any:
-    """A dense tensor as an array, without a copy if numpy can share the memory.
+def own_array(tensor: Any) -> Any:
+    """A dense tensor or an array, copied to an array as it travels to other processes.
 
-    >>> array_of(tf.constant([1, 2]))
+    >>> own_array(tf.constant([1, 2]))
     array([1, 2], dtype=int32)
     """
-    if tensor.dtype in (tf.string, tf.bfloat16) or not tensor.shape.rank:
-        return tensor.numpy()
-    return np.asarray(memoryview(tensor))
+    return tensor.numpy() if tf.is_tensor(tensor) else np.array(tensor)
 
 
 def arrays_of(tensor: Any) -> tuple[Any, ...]:
@@ -144,19 +142,8 @@ def arrays_of(tensor: Any) -> tuple[Any, ...]:
     if not isinstance(tensor, COMPOSITE):
         return (tensor,)
     values = tf.nest.flatten(tensor, expand_composites=True)
-    cut = _Ragged(values[0], tuple(values[1:])) if isinstance(tensor, tf.RaggedTensor) else _Sparse(*values)
-    return tuple(Component(cut, index) for index in range(len(values)))
-
-
-def in_memory(array: Any) -> Any:
-    """A part of a batch whose tensors are arrays, as they travel to other processes.
-
-    >>> in_memory(tf.constant([1, 2]))
-    array([1, 2], dtype=int32)
-    """
-    if isinstance(array, Component):
-        return Component(array.rows.of([in_memory(part) for part in array.rows.components]), array.index)
-    return array_of(array) if tf.is_tensor(array) else array
+    rows = (_Ragged if isinstance(tensor, tf.RaggedTensor) else _Sparse)(tuple(values))
+    return tuple(Component(rows, index) for index in range(len(values)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,69 +174,53 @@ class Component:
         return self.rows.cut(self.index, start, stop)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        del copy
         return np.asarray(self.rows.components[self.index], dtype)
 
     def copied(self) -> Component:
         """The same in memory of its own."""
-        return Component(self.rows.of([np.array(part) for part in self.rows.components]), self.index)
+        return Component(replace(self.rows, components=tuple(map(own_array, self.rows.components))), self.index)
 
 
 @dataclass(frozen=True, eq=False)
 class _Ragged:
     """The components of a ragged tensor, and how they are cut: one component of the rows from `start` to `stop`."""
 
-    flat: Any
-    splits: tuple[Any, ...]
-
-    @property
-    def components(self) -> tuple[Any, ...]:
-        return self.flat, *self.splits
+    components: tuple[Any, ...]
 
     @property
     def count(self) -> int:
-        return len(self.splits[0]) - 1
+        return len(self.components[1]) - 1
 
     def cut(self, index: int, start: Any, stop: Any) -> Any:
-        for level, splits in enumerate(self.splits, 1):
+        flat, *levels = self.components
+        for level, splits in enumerate(levels, 1):
             if level == index:
                 return splits[start : stop + 1] - splits[start]
             start, stop = splits[start], splits[stop]
-        return self.flat[start:stop]
-
-    def of(self, components: Sequence[Any]) -> _Ragged:
-        return _Ragged(components[0], tuple(components[1:]))
+        return flat[start:stop]
 
 
 @dataclass(frozen=True, eq=False)
 class _Sparse:
     """The same of a sparse tensor."""
 
-    indices: Any
-    values: Any
-    dense_shape: Any
-
-    @property
-    def components(self) -> tuple[Any, ...]:
-        return self.indices, self.values, self.dense_shape
+    components: tuple[Any, ...]
 
     @property
     def count(self) -> int:
-        return int(self.dense_shape[0])
+        return int(self.components[2][0])
 
     def cut(self, index: int, start: Any, stop: Any) -> Any:
+        indices, values, dense_shape = self.components
         if index == 2:
-            return tf.concat([[stop - start], self.dense_shape[1:]], 0)
+            return tf.concat([[stop - start], dense_shape[1:]], 0)
         # The entries need not be in the order of their rows.
-        row = self.indices[:, 0]
+        row = indices[:, 0]
         inside = tf.where((row >= start) & (row < stop))[:, 0]
         if index == 1:
-            return tf.gather(self.values, inside)
-        found = tf.gather(self.indices, inside)
+            return tf.gather(values, inside)
+        found = tf.gather(indices, inside)
         return tf.concat([found[:, :1] - start, found[:, 1:]], 1)
-
-    def of(self, components: Sequence[Any]) -> _Sparse:
-        return _Sparse(*components)
 
 
 def parts_of_result(value: Any) -> list[Any]:

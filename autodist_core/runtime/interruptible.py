@@ -189,10 +189,9 @@ class Calls:
 
 def _next(done: SimpleQueue[_Job | None], seconds: float) -> _Job | None:
     """The next item of a queue; None if there is none in time."""
-    try:
+    with contextlib.suppress(Empty):
         return done.get(timeout=seconds)
-    except Empty:
-        return None
+    return None
 
 
 def _stopped(doing: str) -> BrokenOffError:

@@ -102,7 +102,7 @@ class KeptData:
     >>> from autodist_core.strategy import PS
     >>> import tensorflow as tf
     >>> session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
-    >>> data = KeptData(session.graph, session, example_placement(PS()), lambda doing, call, *rest: call(*rest))
+    >>> data = KeptData(session, example_placement(PS()), lambda doing, call, *rest: call(*rest))
     >>> first = data.slot_of(KeptArrays((np.ones((4, 2)),)))
     >>> data.release()
     >>> data.slot_of(KeptArrays((np.zeros((9, 2)),))) is first
@@ -110,12 +110,11 @@ class KeptData:
     >>> session.close()
     """
 
-    def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
+    def __init__(self, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         chief = placement.tasks.chief
-        hosts = dict.fromkeys(replica.host for replica in placement.replicas)
         # The chief's machine first: the arrays are there.
-        self._hosts = sorted(hosts, key=lambda host: host != chief)
-        self._sender = Sender(graph, session, chief, call)
+        self._hosts = sorted(placement.hosts, key=lambda host: host != chief)
+        self._sender = Sender(session, chief, call)
         self._slots: list[KeptSlot] = []
 
     def slot_of(self, kept: KeptArrays) -> KeptSlot:

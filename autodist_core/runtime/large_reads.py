@@ -16,15 +16,13 @@ would cost TensorFlow some milliseconds each, at the first read.
 >>> with session.graph.as_default():
 ...     value = tf.reshape(tf.range(150000, dtype=tf.float64), table.shape)
 ...     session.run(tf.raw_ops.AssignVariableOp(resource=handle_of(table, copy), value=value))
->>> reads = LargeReads(session.graph, session, lambda doing, call, *arguments: call(*arguments))
+>>> reads = LargeReads(session, lambda doing, call, *arguments: call(*arguments))
 >>> [(name, value[499, 299].item()) for name, value in reads.read_each({"table": (table, [(table, copy)])})]
 [('table', 149999.0)]
 >>> reads.takes(table, [(table, copy)])
 True
 >>> session.close()
 """
-
-from __future__ import annotations
 
 import math
 from collections import deque
@@ -70,8 +68,7 @@ _Part = tuple[_Reader, int, np.ndarray]
 class LargeReads:
     """Reads the large variables of one session. The module has an example."""
 
-    def __init__(self, graph: Any, session: Any, call: Callable[..., Any]) -> None:
-        self._graph = graph
+    def __init__(self, session: Any, call: Callable[..., Any]) -> None:
         self._session = session
         self._call = call
         self._readers: dict[Copy, _Reader] = {}
@@ -100,7 +97,7 @@ class LargeReads:
         yield from self._read(group).items()
 
     def _read(self, wanted: _Wanted) -> dict[str, np.ndarray]:
-        found, parts, joins = {}, deque[_Part](), []
+        found, parts, joins = {}, list[_Part](), []
         for name, (variable, sources) in wanted.items():
             found[name] = room(variable.shape, np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype))
             for source, copy in sources:
@@ -126,7 +123,7 @@ class LargeReads:
         groups = grouped(new, lambda source: (source[1].device, source[0].dtype, _by_rows(source[0])))
         with defer_interrupt():
             for (device, dtype, by_rows), found in groups.items():
-                with self._graph.as_default(), tf.device(device):
+                with self._session.graph.as_default(), tf.device(device):
                     feeds = [tf.compat.v1.placeholder(tf.int64, ()) for _ in range(3)]
                     handles = tf.stack([handle_of(*source) for source in found])
                     handle = tf.raw_ops.GatherV2(params=handles, indices=feeds[0], axis=0)
@@ -171,18 +168,16 @@ def handle_of(variable: Variable, copy: Copy) -> Any:
     )
 
 
-def _fetch_all(parts: deque[_Part]) -> None:
+def _fetch_all(parts: Sequence[_Part]) -> None:
     """Fetch parts in several threads. The first error ends this."""
+    left = iter(parts)
 
     def fetch(_: int) -> None:
         try:
-            while True:
-                reader, begin, target = parts.popleft()
+            for reader, begin, target in left:
                 fill(target, reader.call(reader.number, begin, target.size // reader.unit))
-        except IndexError:
-            return  # Another thread took the last part.
-        except BaseException:
-            parts.clear()
-            raise
+        finally:
+            # After an error, the other threads find none.
+            deque(left, maxlen=0)
 
     run_in_parallel(range(_AT_A_TIME), fetch)

@@ -14,10 +14,9 @@ Without a bound, each replica's gradients are an update of their own, as soon as
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
-from threading import Condition
 from typing import Any
 
 from autodist_core.errors import NodeLostError, SessionError
@@ -248,8 +247,11 @@ class LooseStep(SessionStep):
             progress.moved.wait_for(lambda: not progress.following)
             # The update takes the gradients out of the queues before any other operation of it can fail.
             progress.queued.subtract(replicas)
-            with _released(progress.moved):
+            progress.moved.release()
+            try:
                 self._call("update", *replicas)(*[1.0] * len(replicas), float(len(replicas)))
+            finally:
+                progress.moved.acquire()
         except BaseException as failure:
             progress.fail(failure, 0)
             raise
@@ -281,16 +283,6 @@ class LooseStep(SessionStep):
                     progress.queued[replica] -= 1
                     self._call("discard", replica)(1.0, 1.0)
         self._progress = Progress(version=self._next)
-
-
-@contextlib.contextmanager
-def _released(lock: Condition) -> Iterator[None]:
-    """Release a lock for the time of a block."""
-    lock.release()
-    try:
-        yield
-    finally:
-        lock.acquire()
 
 
 def _result(future: Future[list[Any]]) -> list[Any]:

@@ -105,7 +105,6 @@ class Session(ABC):
 
     def tie(self, name: str) -> Tie:
         """How the user's variable and the session's copies of it belong together."""
-        del name
         return Tie.APART
 
     def spread(self, names: Iterable[str]) -> None:  # noqa: B027 - most sessions have copies of their own only
@@ -121,16 +120,23 @@ class Session(ABC):
         """Wait until no replica is at work. The failure of a replica is raised here."""
 
     @abstractmethod
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Write every copy of these variables."""
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Write every copy of these variables: arrays, or over a cluster values that are kept (`recovery/on_disk.py`).
+        """
 
     @abstractmethod
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables, one after the other: not all of them need be in memory at a time."""
 
-    def read(self, names: Iterable[str]) -> Mapping[str, np.ndarray]:
+    def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Read the current values of variables."""
         return dict(self.read_each(names))
+
+    def read_kept(self, names: Iterable[str]) -> Mapping[str, Any]:
+        """Read the current values of variables, each as it is kept (`recovery/on_disk.py`): many maps of a file would
+        keep as many files open.
+        """
+        return self.read(names)
 
     def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
         """Let other machines write the large ones of these variables to a checkpoint; return the names of these.
@@ -140,14 +146,11 @@ class Session(ABC):
         del path, names
         return frozenset()
 
-    def is_on_disk(self, name: str) -> bool:
-        """Whether the session keeps the last safe value of a variable, and not in memory."""
-        del name
-        return False
+    def last_safe(self, name: str) -> Any:  # noqa: B027 - most sessions keep no state besides their own
+        """The value of a variable in the last safe state, as it is kept (`recovery/on_disk.py`), whatever happens.
 
-    def last_safe(self, name: str) -> np.ndarray:
-        """The value of a variable in the last safe state, which this session has whatever happens."""
-        raise NotImplementedError(f"this session keeps no state besides its own: {name}")
+        None if this session keeps no state besides its own.
+        """
 
     def rest(self) -> None:  # noqa: B027 - most sessions have nothing to free
         """Free what the user's variables have, too, until the next step: no step runs for a while."""
@@ -155,7 +158,7 @@ class Session(ABC):
     def forget(self, names: Iterable[str]) -> None:  # noqa: B027 - on one machine there are no others to keep them
         """Free the copies of variables in the memory of the user's machine, of which all have the same value."""
 
-    def remember(self, values: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+    def remember(self, values: Mapping[str, Any]) -> None:  # noqa: B027
         """Write the copies that `forget` has freed. The values are those that all other copies have."""
 
     @abstractmethod

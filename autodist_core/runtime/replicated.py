@@ -63,7 +63,7 @@ class ReplicatedSession(Session):
         return self._loose[-1]
 
     @abstractmethod
-    def _write(self, values: Mapping[str, np.ndarray]) -> None:
+    def _write(self, values: Mapping[str, Any]) -> None:
         """Write every copy of these variables."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class ReplicatedSession(Session):
         if not self._open:
             raise SessionError("this distributed session is closed; call fit again to open a new one.")
 
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         """Write every copy of these variables."""
         self._require_open()
         if values:

@@ -6,7 +6,7 @@ far a sending is that takes long. `KeptData` sends the arrays of a training so, 
 dataset.
 
 >>> session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
->>> sender = Sender(session.graph, session, "/device:CPU:0", lambda doing, call, *rest: call(*rest))
+>>> sender = Sender(session, "/device:CPU:0", lambda doing, call, *rest: call(*rest))
 >>> place = sender.place(["numbers"], [(np.dtype("int64"), ())], ["/device:CPU:1"])
 >>> sender.send(place, [np.array([4, 5, 6])], "the numbers")
 >>> place.held, place.broken
@@ -16,7 +16,7 @@ dataset.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,42 +43,39 @@ class Place:
     """Whether the machines may have memory for its arrays."""
     broken: bool = False
     """Whether a sending was broken off. A late message of it may still come, so no other arrays get this place."""
-    makers: list[tuple[Any, Any]] = field(default_factory=list)
-    writers: list[tuple[Any, Any, Any]] = field(default_factory=list)
-    ends: list[Any] = field(default_factory=list)
-    """Operations of each array, with their feeds: zeros of a shape, rows from a first one on, and the end."""
 
 
 class Sender:
     """Sends arrays from the user's process, in one session. The module has an example."""
 
-    def __init__(self, graph: Any, session: Any, chief: str, call: Callable[..., Any]) -> None:
-        self._graph, self._session, self._chief, self._call = graph, session, chief, call
-        self._calls: dict[Any, Callable[..., Any]] = {}
+    def __init__(self, session: Any, chief: str, call: Callable[..., Any]) -> None:
+        self._session, self._chief, self._call = session, chief, call
+        self._calls: dict[Place, tuple[list[Callable[..., Any]], list[Callable[..., Any]], Callable[[], Any]]] = {}
+        """For each place: what makes zeros of a shape and what writes rows, of each array; and the end."""
 
     def place(
         self, names: Sequence[str], types: Sequence[tuple[Any, tuple[int, ...]]], hosts: Sequence[str]
     ) -> Place:
         """A new place for arrays with these names, types and shapes of a row."""
-        place = Place(tuple(names), tuple(hosts))
-        with defer_interrupt(), self._graph.as_default():
-            for name, (dtype, shape) in zip(names, types, strict=True):
-                self._add(place, name, tf.as_dtype(dtype), shape)
+        place, callable_of = Place(tuple(names), tuple(hosts)), self._session.make_callable
+        with defer_interrupt(), self._session.graph.as_default():
+            added = [self._added(name, *each, hosts) for name, each in zip(names, types, strict=True)]
+            makes, writes = ([callable_of(*each[index]) for each in added] for index in (0, 1))
+            self._calls[place] = makes, writes, callable_of([node for _, _, ends in added for node in ends])
         return place
 
     def send(self, place: Place, arrays: Sequence[np.ndarray], what: str) -> None:
         """Send arrays to a place. `what` says what they are."""
         doing, sent, pace = f"the sending of {what}", 0, Pace()
         whole = format_bytes(sum(map(bytes_of, arrays)))
+        makes, writes, _ = self._calls[place]
         place.held = place.broken = True
-        for index, array in enumerate(arrays):
-            size, makes = place.makers[index]
-            self._run(doing, (place, "make", index), makes, [size], [np.array(array.shape, np.int64)])
-            begin, source, writes = place.writers[index]
+        for array, make, write in zip(arrays, makes, writes, strict=True):
+            self._call(doing, make, np.array(array.shape, np.int64))
             each = max(1, MESSAGE_BYTES * len(array) // max(1, bytes_of(array)))
             for start in range(0, len(array), each):
                 part = array[start : start + each]
-                self._run(doing, (place, "write", index), writes, [begin, source], [np.array([start]), part])
+                self._call(doing, write, np.array([start]), part)
                 sent += bytes_of(part)
                 if pace.is_due():
                     machines = amount(len(place.hosts), "machine")
@@ -88,16 +85,18 @@ class Sender:
     def free(self, place: Place, doing: str) -> None:
         """Free the memory of a place. The next arrays may be sent to it."""
         place.held = False
-        self._run(doing, (place, "end"), place.ends)
+        self._call(doing, self._calls[place][-1])
 
-    def _add(self, place: Place, name: str, dtype: tf.DType, shape: tuple[int, ...]) -> None:
+    def _added(self, name: str, kind: Any, shape: tuple[int, ...], hosts: Sequence[str]) -> tuple[Any, Any, list[Any]]:
+        """The operations for one array, with their feeds: those that make it, those that write rows, and the end."""
+        dtype = tf.as_dtype(kind)
         with tf.device(self._chief):
             size = tf.compat.v1.placeholder(tf.int64, [len(shape) + 1])
             begin = tf.compat.v1.placeholder(tf.int64, [1])
             source = rows = tf.compat.v1.placeholder(dtype, [None, *shape])
             end = begin + tf.shape(rows, tf.int64)[:1]
-        makes, writes = [], []
-        for host in place.hosts:
+        makes, writes, ends = [], [], []
+        for host in hosts:
             with tf.device(host):
                 handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=[None, *shape], shared_name=name)
                 zeros = tf.zeros(tf.identity(size), dtype)
@@ -106,17 +105,8 @@ class Sender:
                 writes.append(
                     tf.raw_ops.ResourceStridedSliceAssign(ref=handle, begin=begin, end=end, strides=[1], value=rows)
                 )
-                place.ends.append(tf.raw_ops.DestroyResourceOp(resource=handle))
-        place.makers.append((size, makes))
-        place.writers.append((begin, source, writes))
-
-    def _run(
-        self, doing: str, key: Any, nodes: Sequence[Any], feeds: Sequence[Any] = (), arrays: Sequence[Any] = ()
-    ) -> None:
-        if key not in self._calls:
-            with defer_interrupt():
-                self._calls[key] = self._session.make_callable(list(nodes), feed_list=list(feeds))
-        self._call(doing, self._calls[key], *arrays)
+                ends.append(tf.raw_ops.DestroyResourceOp(resource=handle))
+        return (makes, [size]), (writes, [begin, source]), ends
 
 
 def bytes_of(array: np.ndarray) -> int:

@@ -66,17 +66,16 @@ class DistributedSession(ReplicatedSession):
         self._session = tf.compat.v1.Session(cluster.target, self._graph, _config(placement))
         self._variables: dict[str, Variable] = {}
         self._added = AddedVariables(self._adopt, self._write, self._read)
-        self._transfers: Any = Transfers(self._graph, self._session, placement, self.call)
-        self._parts: Any = WrittenParts(self._graph, self._session, self.call)
-        self._data: Any = KeptData(self._graph, self._session, placement, self.call)
-        self._pipelines = PipelinesOnMachines(self._graph, self._session, placement, self.call)
+        self._transfers: Any = Transfers(self._session, placement, self.call)
+        self._parts: Any = WrittenParts(self._session, self.call)
+        self._data: Any = KeptData(self._session, placement, self.call)
+        self._pipelines = PipelinesOnMachines(self._session, placement, self.call)
         self._timings: Timings | None = None
 
     def _adopt(self, variable: AddedVariable) -> None:
         self._variables[variable.name] = self._transfers.adopt(variable)
 
     def _include(self, variables: Iterable[Variable], handles: Mapping[str, Any]) -> None:
-        del handles  # the session has variables of its own
         for variable in variables:
             if variable.handle:
                 self._variables.setdefault(variable.name, variable)
@@ -85,12 +84,11 @@ class DistributedSession(ReplicatedSession):
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         return Step(self, item, prefix, usual)
 
-    def _write(self, values: Mapping[str, np.ndarray]) -> None:
+    def _write(self, values: Mapping[str, Any]) -> None:
         self._transfers.load([self._variables[name] for name in values], values)
 
     def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
-        found: Iterator[tuple[str, np.ndarray]] = self._transfers.read_each([self._variables[name] for name in names])
-        return found
+        return self._transfers.read_each([self._variables[name] for name in names])
 
     def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
         """Let the machines write what they have of large variables; return the names of these."""
@@ -107,7 +105,7 @@ class DistributedSession(ReplicatedSession):
         self._require_open()
         self._give_back(self._transfers.forget([self._variables[name] for name in names]))
 
-    def remember(self, values: Mapping[str, np.ndarray]) -> None:
+    def remember(self, values: Mapping[str, Any]) -> None:
         """Write the copies that `forget` has freed."""
         self._require_open()
         self._transfers.load([self._variables[name] for name in values], values, here=True)
@@ -258,13 +256,10 @@ class Step(ReplicatedStep):
         ]
         counts = () if total == self._usual else (*(float(stop - start) for start, stop in bounds), float(total))
         with nullcontext() if slot is None else slot.running(of_machines(arrays), len(bounds)):
-            found: list[Any] = call(*feeds, *counts)
-        return found
+            return call(*feeds, *counts)
 
     def _import(self, graph: DistributedGraph, name: str, arrays: Sequence[Any], usual: bool) -> Callable[..., Any]:
-        del arrays, usual
-        call: Callable[..., Any] = self._session.import_graph(graph, name, self._doing, self._part)
-        return call
+        return self._session.import_graph(graph, name, self._doing, self._part)
 
 
 def _abandon(session: Any) -> None:

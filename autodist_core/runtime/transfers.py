@@ -23,13 +23,15 @@ from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, Source, handle_of
-from autodist_core.runtime.recovery.on_disk import fill, room
+from autodist_core.runtime.recovery.on_disk import Kept, array_of, fill, room
 from autodist_core.step.graph_item import Variable
 
-MESSAGE_BYTES = 1 << 26
-"""The bytes of small variables in one message. TensorFlow copies each message, in the program and on the machines."""
 PIECE_BYTES = 1 << 26
-"""The bytes of one piece of a variable. Memory is given back to the system in blocks of more than 32 MiB only."""
+"""The bytes of one piece of a variable, or of small variables in one message. So a message has one piece of each.
+
+TensorFlow copies each message, in the program and on the machines. Memory is given back to the system in blocks of more
+than 32 MiB only.
+"""
 
 
 @dataclass(frozen=True)
@@ -99,16 +101,6 @@ def messages(found: Iterable[Piece], limit: int) -> Iterator[list[Piece]]:
         yield message
 
 
-_OF_A_COPY: dict[str, Callable[[Variable, Any], Any]] = {
-    # A variable that is written by its rows exists before.
-    "make": lambda part, handle: tf.raw_ops.AssignVariableOp(resource=handle, value=_any_values(part, handle)),
-    # Steps then read every copy in place: after a write of some rows, each read copies all rows.
-    "end": lambda part, handle: tf.raw_ops.DisableCopyOnRead(resource=handle),
-    "forget": lambda part, handle: tf.raw_ops.DestroyResourceOp(resource=handle),
-}
-"""The operation on each copy of a variable, for what is done with one of its pieces."""
-
-
 class Transfers:
     """Writes and reads the variables of one session.
 
@@ -117,15 +109,14 @@ class Transfers:
     >>> from autodist_core.strategy import AllReduce
     >>> session = tf.compat.v1.Session(graph=tf.Graph(), config=tf.compat.v1.ConfigProto(device_count={"CPU": 2}))
     >>> placement, (kernel, *_) = example_placement(AllReduce()), example_step().variables
-    >>> transfers = Transfers(session.graph, session, placement, lambda doing, call, *arrays: call(*arrays))
+    >>> transfers = Transfers(session, placement, lambda doing, call, *arrays: call(*arrays))
     >>> transfers.load([kernel], {"kernel": np.ones((3, 1), "float32")})
     >>> [copy.name for copy in placement.copies("kernel")], dict(transfers.read_each([kernel]))["kernel"].tolist()
     (['kernel@replica0', 'kernel@replica1'], [[1.0], [1.0], [1.0]])
     >>> session.close()
     """
 
-    def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
-        self._graph = graph
+    def __init__(self, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
         self._session = session
         self._placement = placement
         self._call = call
@@ -133,27 +124,19 @@ class Transfers:
         """The feeds and the operations for what is done with a piece."""
         self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._adopted: dict[str, Copy] = {}
-        self._large = LargeReads(graph, session, call)
+        self._large = LargeReads(session, call)
 
     def adopt(self, variable: AddedVariable) -> Variable:
         """Move a variable that a kernel added, too. The placement does not know its copy."""
         self._adopted[variable.name] = Copy(variable.name, variable.device)
         return Variable(variable.name, variable.shape, variable.dtype)
 
-    def load(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray], here: bool = False) -> None:
+    def load(self, variables: Sequence[Variable], values: Mapping[str, Kept | np.ndarray], here: bool = False) -> None:
         """Write every copy of each variable, or those that `forget` frees."""
-        found = [
-            (what, list(those)) for message in self._messages(variables, here) for what, those in (
-                ("make", (piece for piece in message if piece.stop is not None and piece.start == 0)),
-                ("load", message),
-                ("end", (piece for piece in message if piece.stop is not None and piece.is_last)),
-            )
-        ]
-        self._prepare(found)
-        for what, message in found:
-            loaded = message if what == "load" else ()
-            arrays = [array for piece in loaded for array in self._arrays(piece, values[piece.variable.name])]
-            self._run(what, message, arrays)
+        found = list(self._messages(variables, here))
+        self._prepare(("load", message) for message in found)
+        for message in found:
+            self._run("load", message, [piece.of(array_of(values[piece.variable.name])) for piece in message])
 
     def forget(self, variables: Iterable[Variable]) -> list[int]:
         """Free the copies in the memory of the chief's machine, and return the bytes of each.
@@ -199,11 +182,11 @@ class Transfers:
     def _operations(self, what: str, piece: Piece) -> tuple[list[Any], list[Any]]:
         if what == "load":
             return self._writer(piece)
-        return [], [self._reader(piece)] if what == "read" else self._for_copies(piece, _OF_A_COPY[what])
+        return [], [self._reader(piece)] if what == "read" else self._freeing(piece)
 
     def _messages(self, variables: Sequence[Variable], here: bool = False) -> Iterator[list[Piece]]:
         found = (piece for variable in variables for piece in pieces(variable, PIECE_BYTES, here))
-        return messages(found, MESSAGE_BYTES)
+        return messages(found, PIECE_BYTES)
 
     def _run(self, what: str, message: Sequence[Piece], arrays: Sequence[Any] = ()) -> Any:
         key = what, *message
@@ -216,10 +199,6 @@ class Transfers:
                 self._calls[key] = self._session.make_callable(nodes, feed_list=feeds)
         return self._call("the moving of variables", self._calls[key], *arrays)
 
-    def _arrays(self, piece: Piece, value: np.ndarray) -> list[np.ndarray]:
-        own = [copy.starts_from_zero(piece.variable) for copy in self._distinct(piece)] or [False]
-        return [piece.of(np.zeros_like(value) if is_zero else value) for is_zero in own]
-
     def _copies(self, piece: Piece, name: str) -> Sequence[Copy]:
         """The copies of a variable, or of a shard, that a piece is for."""
         adopted, chief = self._adopted.get(name), self._placement.tasks.chief
@@ -231,40 +210,34 @@ class Transfers:
         adopted = self._adopted.get(variable.name)
         return ((variable, adopted),) if adopted else self._placement.read_from(variable)
 
-    def _distinct(self, piece: Piece) -> list[Copy]:
-        """The copies that may get different values. The first one stands for all copies with the common value."""
-        copies = self._copies(piece, piece.variable.name)
-        return [copy for index, copy in enumerate(copies) if index == 0 or copy.starts_from_zero(piece.variable)]
-
     def _of_copies(self, piece: Piece) -> Iterator[tuple[Variable, Copy]]:
         for part in (piece.variable, *self._placement.parts.get(piece.variable.name, ())):
             for copy in self._copies(piece, part.name):
                 yield part, copy
 
-    def _for_copies(self, piece: Piece, make: Callable[[Variable, Any], Any]) -> list[Any]:
+    def _freeing(self, piece: Piece) -> list[Any]:
         made = []
         for part, copy in self._of_copies(piece):
-            with self._graph.as_default(), tf.device(copy.device):
-                made.append(make(part, handle_of(part, copy)))
+            with self._session.graph.as_default(), tf.device(copy.device):
+                made.append(tf.raw_ops.DestroyResourceOp(resource=handle_of(part, copy)))
         return made
 
     def _writer(self, piece: Piece) -> tuple[list[Any], list[Any]]:
         variable, copies = piece.variable, self._copies(piece, piece.variable.name)
         shape = variable.shape if piece.stop is None else (piece.stop - piece.start, *variable.shape[1:])
-        with self._graph.as_default():
-            with tf.device(self._placement.tasks.chief):
-                count = max(1, len(self._distinct(piece)))
-                feeds = [tf.compat.v1.placeholder(tf.as_dtype(variable.dtype), shape) for _ in range(count)]
-            own = iter(feeds[1:])
-            shared = [copy for index, copy in enumerate(copies) if index == 0 or not copy.starts_from_zero(variable)]
-            chief, partial = self._placement.tasks.chief, piece.stop is not None
-            writes = _chain(variable, shared, feeds[0], piece.start, partial, chief)
-            for copy in copies:
-                if copy not in shared:
-                    writes.append(_write(variable, copy, next(own), 0, False))
+        chief, partial = self._placement.tasks.chief, piece.stop is not None
+        with self._session.graph.as_default():
+            with tf.device(chief):
+                feed = tf.compat.v1.placeholder(tf.as_dtype(variable.dtype), shape)
+            zeros = [copy for copy in copies if copy.starts_from_zero(variable)]
+            shared = [copy for copy in copies if copy not in zeros]
+            writes = _chain(variable, shared, feed, piece.start, partial, chief)
+            for copy in zeros:
+                with tf.device(copy.device):
+                    writes.append(_write(variable, copy, tf.zeros(shape, feed.dtype), piece.start, partial))
             for part in self._placement.parts.get(variable.name, ()):
-                writes += self._write_part(piece, part, feeds[0])
-        return feeds, writes
+                writes += self._write_part(piece, part, feed)
+        return [feed], writes
 
     def _write_part(self, piece: Piece, part: Variable, source: Any) -> list[Any]:
         """Operations that write the rows of a piece to one shard of its variable."""
@@ -286,7 +259,7 @@ class Transfers:
 
     def _reader(self, piece: Piece) -> Any:
         found = []
-        with self._graph.as_default():
+        with self._session.graph.as_default():
             for source, copy in (sources := self._sources(piece.variable)):
                 start, stop = piece.start, piece.stop
                 if source.part_of == piece.variable.name and stop is not None and source.axis == 0:
@@ -322,13 +295,20 @@ def _chain(
 
 
 def _write(variable: Variable, copy: Copy, value: Any, start: int, partial: bool) -> Any:
+    """Write a copy, or some rows of it. The first ones make it, and from the last ones on steps read it in place."""
     with tf.device(copy.device):
         handle = handle_of(variable, copy)
         if not partial:
             return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        return tf.raw_ops.ResourceStridedSliceAssign(
-            ref=handle, begin=[start], end=[start + value.shape[0]], strides=[1], value=value
-        )
+        made = [tf.raw_ops.AssignVariableOp(resource=handle, value=_any_values(variable, handle))] if start == 0 else []
+        stop = start + value.shape[0]
+        with tf.control_dependencies(made):
+            written = tf.raw_ops.ResourceStridedSliceAssign(
+                ref=handle, begin=[start], end=[stop], strides=[1], value=value
+            )
+        # After a write of some rows, each read would copy all rows.
+        with tf.control_dependencies([written]):
+            return tf.raw_ops.DisableCopyOnRead(resource=handle) if stop == variable.shape[0] else written
 
 
 def _rows(variable: Variable, copy: Copy, start: int, stop: int | None) -> Any:

@@ -10,7 +10,7 @@ the files and joins their indices, which makes one checkpoint of them.
 >>> with session.graph.as_default():
 ...     value = tf.reshape(tf.range(150000, dtype=tf.float64), table.shape)
 ...     session.run(tf.raw_ops.AssignVariableOp(resource=handle_of(table, copy), value=value))
->>> parts = WrittenParts(session.graph, session, lambda doing, call, *arguments: call(*arguments))
+>>> parts = WrittenParts(session, lambda doing, call, *arguments: call(*arguments))
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     parts.write(f"{folder}/state", {"table": (table, [(table, copy)])})
 ...     print(sorted(path.name for path in Path(folder).iterdir()), read_parts(f"{folder}/state", [table])[0][499, 299])
@@ -36,7 +36,7 @@ from autodist_core.kernel.placement.placement import Copy
 from autodist_core.log import log
 from autodist_core.runtime.large_reads import LARGE_BYTES, WITHOUT_KERNELS, Source, handle_of, rows_of
 from autodist_core.runtime.recovery.on_disk import fill, room
-from autodist_core.runtime.transfers import MESSAGE_BYTES, PIECE_BYTES, Piece, messages, pieces
+from autodist_core.runtime.transfers import PIECE_BYTES, Piece, messages, pieces
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.grouping import grouped
 
@@ -50,9 +50,9 @@ Wanted = Mapping[str, tuple[Variable, Sequence[Source]]]
 class WrittenParts:
     """Writes the large variables of one session. The module has an example."""
 
-    def __init__(self, graph: Any, session: Any, call: Callable[..., Any]) -> None:
-        self._graph, self._session, self._call = graph, session, call
-        with graph.as_default():
+    def __init__(self, session: Any, call: Callable[..., Any]) -> None:
+        self._session, self._call = session, call
+        with session.graph.as_default():
             self._path = tf.compat.v1.placeholder(tf.string, ())
         self._made: dict[tuple[str, ...], tuple[list[Any], list[Any], list[str]]] = {}
         """For variables: what looks for a file on each machine, what writes, and what follows the path in the names."""
@@ -109,12 +109,12 @@ class WrittenParts:
     def _make(self, wanted: Wanted) -> tuple[list[Any], list[Any], list[str]]:
         wholes = {source: (whole, copy) for whole, sources in wanted.values() for source, copy in sources}
         looks, writes, ends = [], [], list[str]()
-        with self._graph.as_default():
+        with self._session.graph.as_default():
             for host, sources in grouped(wholes, lambda source: host_of(wholes[source][1].device)).items():
                 with tf.device(host):
                     looks.append(tf.raw_ops.MatchingFiles(pattern=self._path))
                 last, found = list[Any](), (piece for source in sources for piece in pieces(source, PIECE_BYTES))
-                for message in messages(found, MESSAGE_BYTES):
+                for message in messages(found, PIECE_BYTES):
                     ends.append(f".part-{len(ends)}")
                     with tf.control_dependencies(last):
                         rows = [_rows(piece, wholes[piece.variable][1]) for piece in message]

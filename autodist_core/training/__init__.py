@@ -5,7 +5,6 @@ show the session's values.
 """
 
 from autodist_core.training.compressor_state import CompressorState
-from autodist_core.training.devices import replicas
 from autodist_core.training.entries import Entry
 from autodist_core.training.failed_steps import raise_in_words
 from autodist_core.training.first_values import without_value
@@ -16,5 +15,5 @@ from autodist_core.training.training import Training
 
 __all__ = [
     "SETTINGS", "Captured", "CompressorState", "Entry", "Settings", "TrainingState", "Steps", "Training",
-    "raise_in_words", "replicas", "without_value",
+    "raise_in_words", "without_value",
 ]

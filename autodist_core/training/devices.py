@@ -94,12 +94,3 @@ def _cards() -> tuple[int, ...]:
         card for card, gpu in enumerate(tf.config.get_visible_devices("GPU"))
         for _ in tf.config.get_logical_device_configuration(gpu) or (None,)
     )
-
-
-def replicas(spec: ResourceSpec) -> tuple[str, ...]:
-    """The devices that compute: the GPUs; without GPUs, the CPU devices.
-
-    >>> replicas(ResourceSpec.local(cpus=2))
-    ('localhost:CPU:0', 'localhost:CPU:1')
-    """
-    return tuple(name for name, _ in spec.replica_devices)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.runtime.aligned import aligned_copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS
 from autodist_core.step.graph_item import Variable
 
@@ -45,8 +44,7 @@ class Entry:
         """A copy of the variable's value. The module has an example."""
         if (first := self.first_value()) is not None:
             self.write(first)
-        value: np.ndarray = self._tensor().numpy()
-        return value
+        return self._tensor().numpy()
 
     def view(self) -> np.ndarray:
         """The variable's value, which cannot be written, without a copy of it.
@@ -106,7 +104,7 @@ class Entry:
         with tf.init_scope():
             given = tf.constant(value, dtype) if dtype == tf.string else np.asarray(value, dtype.as_numpy_dtype)
             if dtype.name.startswith(WITHOUT_KERNELS):
-                given = aligned_copy(given)
+                given = given.copy()
             elif dtype != tf.string:
                 given = tf.raw_ops.DeepCopy(x=given)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)

@@ -18,7 +18,7 @@ from enum import Enum
 
 import numpy as np
 
-from autodist_core.runtime.aligned import same_bits
+from autodist_core.runtime.equal_arrays import same_bits
 
 
 class Life(Enum):

@@ -6,7 +6,7 @@ was fastest. The step runs on copies of the variables, so training begins with t
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -83,8 +83,7 @@ def times_of(
 
 
 def fastest(
-    sessions: Sessions, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int,
-    check: Callable[[], object] = lambda: None,
+    sessions: Sessions, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int
 ) -> Strategy | None:
     """The fastest of the builder's candidates, each of which runs some steps; None if there is nothing to try.
 
@@ -101,7 +100,6 @@ def fastest(
     if not candidates or not _is_repeatable(item):
         return None
     sessions.start_machines()
-    check()
     found: dict[str, tuple[float, Strategy]] = {}
     for name, strategy in candidates.items():
         with stage(f"trying {name}", f"trying {name}, for strategy='auto'"):

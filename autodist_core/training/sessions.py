@@ -38,50 +38,10 @@ from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import Strategy, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
+from autodist_core.strategy.options import replica_devices
 from autodist_core.training import choices
-from autodist_core.training.devices import absent, local_spec, replicas, without_nccl_on_one_card
+from autodist_core.training.devices import absent, local_spec, without_nccl_on_one_card
 from autodist_core.training.settings import Settings
-
-
-class Strategies:
-    """The strategies that a builder has built, one for each set of devices and trainable variables.
-
-    A builder need not be deterministic. So `fit` carries out the strategy that `plan` has shown.
-
-    >>> from autodist_core.strategy import PS
-    >>> from autodist_core.step.graph_item import Variable
-    >>> class Counted(PS):
-    ...     built = 0
-    ...     def build(self, graph_item, resource_spec):
-    ...         self.built += 1
-    ...         return super().build(graph_item, resource_spec)
-    >>> strategies, builder, spec = Strategies(), Counted(), ResourceSpec.local(cpus=2)
-    >>> item = GraphItem((Variable("w", (3, 2), "float32"),))
-    >>> strategies.compiled(builder, item, spec) == strategies.compiled(builder, item, spec)
-    True
-    >>> builder.built
-    1
-    """
-
-    def __init__(self) -> None:
-        self._built: list[tuple[ResourceSpec, tuple[object, ...], Strategy]] = []
-
-    def compiled(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec) -> CompiledStrategy:
-        """The compiled strategy for a step on these devices. A strategy that is refused is not stored."""
-        compiler, step = StrategyCompiler(item, spec), _known(builder, item)
-        for devices, known, strategy in self._built:
-            if devices is spec and known == step:
-                return compiler.compile(strategy)
-        with stage("the strategy"):
-            strategy = builder.build(item, spec)
-            compiled = compiler.compile(strategy)
-        self._built.append((spec, step, strategy.copy()))
-        choices.keep(builder, item, spec, strategy)
-        return compiled
-
-    def decide(self, builder: StrategyBuilder, item: GraphItem, spec: ResourceSpec, strategy: Strategy) -> None:
-        """Take this strategy for a step, in place of what the builder would build."""
-        self._built.insert(0, (spec, _known(builder, item), strategy))
 
 
 def _known(builder: StrategyBuilder, item: GraphItem) -> tuple[object, ...]:
@@ -93,35 +53,71 @@ def _known(builder: StrategyBuilder, item: GraphItem) -> tuple[object, ...]:
 class Sessions:
     """Makes sessions under some settings. When a node is left out after a loss, the resource spec changes here."""
 
-    def __init__(self, settings: Settings, fleet: Fleet | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self, settings: Settings, fleet: Fleet | None = None, check: Callable[[], object] = lambda: None
+    ) -> None:
+        self.settings, self.check = settings, check
         self.fleet = fleet if fleet is not None else _fleet(settings)
-        self.strategies = Strategies()
+        self._built: list[tuple[ResourceSpec, tuple[object, ...], Strategy]] = []
+        """The strategies that the builder has built, one for each set of devices and trainable variables."""
         self.tried = False
         """Whether the builder's candidates were tried."""
 
     def changed(self, settings: Settings) -> Sessions:
         """The same with other settings: on the same machines, unless the settings about machines are others."""
         moves = settings.of_the_cluster != self.settings.of_the_cluster
-        return Sessions(settings, None if moves else self.fleet)
+        return Sessions(settings, None if moves else self.fleet, self.check)
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
-        """The strategy for a step on these devices. A note names those that this machine does not have."""
-        spec = self.settings.resource_spec
-        strategy = self.strategies.compiled(self.settings.strategy, item, spec)
+        """The strategy for a step on these devices. A note names those that this machine does not have.
+
+        A builder need not be deterministic. So `fit` carries out the strategy that `plan` has shown. A strategy that is
+        refused is not stored.
+
+        >>> from autodist_core.step.graph_item import Variable
+        >>> from autodist_core.strategy import PS
+        >>> class Counted(PS):
+        ...     built = 0
+        ...     def build(self, graph_item, resource_spec):
+        ...         self.built += 1
+        ...         return super().build(graph_item, resource_spec)
+        >>> sessions = Sessions(Settings(ResourceSpec.local(cpus=2), Counted()))
+        >>> item = GraphItem((Variable("w", (3, 2), "float32"),))
+        >>> sessions.compile_strategy(item) == sessions.compile_strategy(item), sessions.settings.strategy.built
+        (True, 1)
+        """
+        builder, spec = self.settings.strategy, self.settings.resource_spec
+        compiler, step = StrategyCompiler(item, spec), _known(builder, item)
+        built = next((each for devices, known, each in self._built if devices is spec and known == step), None)
+        if built is not None:
+            strategy = compiler.compile(built)
+        else:
+            with stage("the strategy"):
+                built = builder.build(item, spec)
+                strategy = compiler.compile(built)
+            self._built.append((spec, step, built.copy()))
+            choices.keep(builder, item, spec, built)
         if self._has_machines:
             return strategy
         strategy = without_nccl_on_one_card(strategy, spec)
         return replace(strategy, notes=(*strategy.notes, *absent(spec)))
 
+    def decide(self, item: GraphItem, strategy: Strategy) -> None:
+        """Take this strategy for a step, in place of what the builder would build."""
+        self._built.insert(0, (self.settings.resource_spec, _known(self.settings.strategy, item), strategy))
+
     def start_machines(self) -> None:
-        """Start the cluster if there are several nodes; else raise unless this machine has the devices."""
+        """Start the cluster if there are several nodes; else raise unless this machine has the devices.
+
+        `check` may refuse the step, once the machines are known.
+        """
         if self._has_machines:
             self.fleet.start()
         else:
             spec = local_spec(self.settings.resource_spec)
             if spec.ray_agents is not None and not spec.ray_agents.hold:
                 spec.ray_agents.start(spec.nodes)
+        self.check()
 
     def open(self, placement: Callable[[], Placement]) -> Session:
         """A session on this machine, or one over all nodes, which asks for its placement again after a restart."""
@@ -145,7 +141,7 @@ class Sessions:
             strategy = self.compile_strategy(replace(item, variables=weights))
             if any(plan.gathered for plan in strategy.variables):
                 return self.placement(item, strategy)
-        return inference(replicas(self.settings.resource_spec), self._tasks)
+        return inference(tuple(replica_devices(self.settings.resource_spec)), self._tasks)
 
     def _restart(self, error: NodeLostError) -> None:
         self.fleet.restart(error)

@@ -36,8 +36,9 @@ from autodist_core.errors import SessionError
 from autodist_core.give_back import give_back
 from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
-from autodist_core.runtime.aligned import same_memory
+from autodist_core.runtime.equal_arrays import same_memory
 from autodist_core.runtime.protocol import Session, Tie
+from autodist_core.runtime.recovery.on_disk import Kept, array_of
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry, read_together
 from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
@@ -202,13 +203,14 @@ class TrainingState:
 
     def _can_be_freed(self, name: str) -> bool:
         """Whether the variable's value can come back whatever happens, and nobody reads it unseen."""
-        return self.session.is_on_disk(name) and not any(name in read for read in self._iterators.values())
+        is_safe = isinstance(self.session.last_safe(name), Kept)
+        return is_safe and not any(name in read for read in self._iterators.values())
 
     def _fill(self, entry: Entry, value: np.ndarray | None = None) -> None:
         """Give a variable without a value one: this one, or that of the last safe state, or its first value."""
         if value is None:
             freed = entry.spec.name in self._freed
-            value = self.session.last_safe(entry.spec.name) if freed else entry.first_value()
+            value = array_of(self.session.last_safe(entry.spec.name)) if freed else entry.first_value()
         if value is not None:
             entry.write(value)
             self._freed.discard(entry.spec.name)
@@ -257,7 +259,12 @@ class TrainingState:
         """Give a variable its current value before somebody sees it."""
         others = threading.get_ident() != self._thread
         if entry.spec.name in self._homes:
-            self._look_at_home(entry, others)
+            if not self.session.works_here:
+                if not self._stepping and not others:
+                    with self._session_lock:
+                        self.session.settle()
+                # Another thread may change it while the next step runs.
+                self._homes.may_change(entry.spec.name, 2 if others else 1)
             return
         if others:
             # Without its patience, the thread sees the value that the model has.
@@ -266,15 +273,6 @@ class TrainingState:
             with self._session_lock:
                 self._pull_unless_stepping(entry)
         self._note(entry, others)
-
-    def _look_at_home(self, entry: Entry, others: bool) -> None:
-        """Note that a variable may be changed. Another thread may change it while the next step runs."""
-        if self.session.works_here:
-            return
-        if not self._stepping and not others:
-            with self._session_lock:
-                self.session.settle()
-        self._homes.may_change(entry.spec.name, 2 if others else 1)
 
     @never_interrupted
     def failed(self, failure: BaseException) -> None:
@@ -323,7 +321,7 @@ class TrainingState:
             if again:
                 with self._value_lock:
                     self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
-            away = {name for name in self._freed if self._can_be_freed(name)} if self.stays_away else set()
+            away = {name for name in self._freed if self.stays_away and self._can_be_freed(name)}
             self._pull([each for name, each in self._entries.items() if name not in away])
 
     def values(self, entries: Sequence[Entry], path: str = "") -> list[Variable | Callable[[], np.ndarray]]:
@@ -335,10 +333,10 @@ class TrainingState:
             names = [own.get(id(entry.tf_variable), "") for entry in entries]
             behind = {name for name in names if name in known and self._compare(name).life in IS_BEHIND}
             written = self.session.write_large(path, sorted(behind)) if path else frozenset()
-            found = self.session.read(sorted(behind - written))
+            found = self.session.read_kept(sorted(behind - written))
         return [
             replace(entry.spec, name=name) if name in written
-            else partial(found.__getitem__, name) if name in found
+            else partial(array_of, found[name]) if name in found
             else entry.read if name else entry.tf_variable.numpy
             for name, entry in zip(names, entries, strict=True)
         ]
@@ -371,7 +369,7 @@ class TrainingState:
         self.release()
         for name, subscription in self._watched.items():
             unwatch(subscription)
-            wait_for(subscription.entry, partial(self.session.last_safe, name), copies=True)
+            wait_for(subscription.entry, partial(_last_safe, self.session, name), copies=True)
         self._watched, self._freed = {}, set()
 
     def _compare(self, name: str) -> Moment:
@@ -398,3 +396,7 @@ class TrainingState:
                     self._fill(found[name], value)
                     shown = as_shown(value, self._can_be_freed(name)) if moment.shown is not None else None
                     self._moments[name] = moment.after(Event.PULL, shown)
+
+
+def _last_safe(session: Session, name: str) -> np.ndarray:
+    return array_of(session.last_safe(name))

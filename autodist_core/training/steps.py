@@ -99,14 +99,12 @@ class Steps(Generic[B, C]):
 
     def __init__(
         self, trace: Callable[[B, Sequence[Any]], C], training: Training,
-        check: Callable[[], object] = lambda: None,
         admit: Callable[[TrainingState, GraphItem], GraphItem] = lambda _, item: item,
         added: Callable[[C], object] = lambda _: None,
         name: str = "",
     ) -> None:
         self._trace = trace
         self._training = training
-        self._check = check
         self._admit = admit
         """May refuse a captured step in a session, or change what of it is an update."""
         self._added = added
@@ -186,7 +184,7 @@ class Steps(Generic[B, C]):
             if opened != specs:
                 # An axis without entries gives products of no size, which look fixed: 0 = 7 * 0.
                 return self._traced(batch, opened)
-            self._check()  # a front may know the reason by the name of a layer
+            self._training.check()  # a front may know the reason by the name of a layer
             self._trace(batch, batch.specs)  # what does not fit on one device either is refused in its words
             (what, instead), count = captured.fixing[0], self._training.settings.replicas
             raise CaptureError(f"{REFUSED}{what}, and each of {count} replicas gets a part of every batch. {instead}")
@@ -230,7 +228,7 @@ class Steps(Generic[B, C]):
         else:
             found = _Alternative(specs, self._traced(batch, specs), usual)
         captured = found.captured
-        self._training.try_once(captured.item, captured.entries, batch.arrays, batch.total, self._check)
+        self._training.try_once(captured.item, captured.entries, batch.arrays, batch.total)
         # The alternative is stored only after this call: the session may refuse the step.
         with found.captured.lines.told():
             self._session_step(found)
@@ -246,7 +244,7 @@ class Steps(Generic[B, C]):
             while item is not admitted:
                 # The session of a step with another update may be another one.
                 item = admitted
-                state = self._training.open(item, self._check)
+                state = self._training.open(item)
                 admitted = self._admit(state, item)
             own = {entry.spec.name: entry.handle for entry in found.captured.entries}
             step = state.session.add(item, found.usual, own)

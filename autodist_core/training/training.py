@@ -8,7 +8,6 @@ one that trains nothing. Whatever can be refused is refused before anything is r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from autodist_core.auto import StepTimes
@@ -29,18 +28,6 @@ from autodist_core.training.settings import Settings
 from autodist_core.training.state import TrainingState
 
 
-@dataclass(frozen=True)
-class _Running:
-    """The parts of one session. They are replaced in one assignment, so a refusal changes nothing."""
-
-    state: TrainingState | None = None
-    """The session and the variables as one state; None until the first step is captured."""
-    trained: CompiledStrategy | None = None
-    """The strategy of the training; None in a session that trains nothing."""
-    items: tuple[GraphItem, ...] = ()
-    """The training steps for which the session was made."""
-
-
 class Training:
     """A session and a state under some settings, on a cluster if needed.
 
@@ -51,9 +38,16 @@ class Training:
     >>> training.close()
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._sessions = Sessions(settings)
-        self._running = _Running()
+    def __init__(self, settings: Settings, check: Callable[[], object] = lambda: None) -> None:
+        self.check = check
+        """A front's check of what it trains, which may refuse it."""
+        self._sessions = Sessions(settings, check=check)
+        self.state: TrainingState | None = None
+        """The session and the variables as one state; None until the first step is captured."""
+        self.trained: CompiledStrategy | None = None
+        """The strategy of the current training; None in a session that trains nothing."""
+        self._items: tuple[GraphItem, ...] = ()
+        """The training steps for which the session was made."""
         self._compressors: CompressorState | None = None
         self._stayed_away: bool | None = None
         """Whether the state of the last session stayed on the machines; None before the first one."""
@@ -68,16 +62,6 @@ class Training:
     def settings(self) -> Settings:
         """The settings. `change` sets others; the resource spec changes when a node is left out after its loss."""
         return self._sessions.settings
-
-    @property
-    def state(self) -> TrainingState | None:
-        """The session and the variables as one state, where a session is open."""
-        return self._running.state
-
-    @property
-    def trained(self) -> CompiledStrategy | None:
-        """The strategy of the current training."""
-        return self._running.trained
 
     def compile_strategy(self, item: GraphItem) -> CompiledStrategy:
         """The strategy for a step on these devices."""
@@ -100,7 +84,8 @@ class Training:
         if state is not None:
             self._stayed_away = state.stays_away
             self._compressors = self.compressor_state()
-        self._running, self._said = _Running(), set()
+        with defer_interrupt():
+            self.state, self.trained, self._items, self._said = None, None, (), set()
         if state is not None:
             state.let_go()
             state.session.close()
@@ -183,15 +168,14 @@ class Training:
 
     # A session ---------------------------------------------------------------------------------------------------
 
-    def open(self, item: GraphItem, check: Callable[[], object] = lambda: None) -> TrainingState:
-        """The state in which a captured step runs. `check` may refuse it, once the machines are known."""
+    def open(self, item: GraphItem) -> TrainingState:
+        """The state in which a captured step runs."""
         self._sessions.start_machines()
-        check()
         if updates(item) and not self._has_place_for(item):
-            self._begin((*self._running.items, item))
+            self._begin((*self._items, item))
         elif self.state is None:
             session = self._sessions.open(lambda: self._sessions.placement_without_training(item))
-            self._running = replace(self._running, state=TrainingState(session, self._stays_away))
+            self.state = TrainingState(session, self._stays_away)
         assert self.state is not None
         return self.state
 
@@ -202,27 +186,21 @@ class Training:
         """
         settings, sessions = self.settings, self._sessions
         if settings.strategy.reads_steps and item.gradients:
-            before = (settings.strategy, item, settings.resource_spec)
-            if self._times is None and not sessions.tried and (found := choices.earlier(*before)) is not None:
+            new = self._times is None and not sessions.tried
+            if new and (found := choices.earlier(settings.strategy, item, settings.resource_spec)) is not None:
                 self._times, sessions.tried = found[1], True
-                sessions.strategies.decide(*before, found[0])
+                sessions.decide(item, found[0])
             self._times = self._times or times_of(item, entries, arrays, total, settings.resource_spec)
             item.found[StepTimes] = self._times
 
-    def try_once(
-        self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int, check: Callable[[], object]
-    ) -> None:
-        """Take the fastest of the builder's candidates, before the first training step under these settings.
-
-        `check` may refuse the step, once the machines are known.
-        """
+    def try_once(self, item: GraphItem, entries: Sequence[Entry], arrays: Sequence[Any], total: int) -> None:
+        """Take the fastest of the builder's candidates, before the first training step under these settings."""
         if item.gradients and self.trained is None and not self._sessions.tried:
-            strategy = fastest(self._sessions, item, entries, arrays, total, check)
+            strategy = fastest(self._sessions, item, entries, arrays, total)
             self._sessions.tried = True
             if strategy is not None:
-                choice = (self.settings.strategy, item, self.settings.resource_spec, strategy)
-                self._sessions.strategies.decide(*choice)
-                choices.keep(*choice, tried=True)
+                self._sessions.decide(item, strategy)
+                choices.keep(self.settings.strategy, item, self.settings.resource_spec, strategy, tried=True)
 
     def placed_with(self, item: GraphItem) -> GraphItem:
         """The training steps of the session with which a step is placed, and the step itself, as one.
@@ -233,10 +211,9 @@ class Training:
         >>> training.placed_with(item) is item
         True
         """
-        items = self._running.items
-        if not updates(item) or not items:
+        if not updates(item) or not self._items:
             return item
-        return union(items if self._has_place_for(item) else (*items, item))
+        return union(self._items if self._has_place_for(item) else (*self._items, item))
 
     def _has_place_for(self, item: GraphItem) -> bool:
         """Whether the session has owners for all that a training step updates."""
@@ -266,7 +243,7 @@ class Training:
             session.close()
             raise
         with defer_interrupt():
-            self._running = _Running(TrainingState(session, self._stays_away), trained, items)
+            self.state, self.trained, self._items = TrainingState(session, self._stays_away), trained, items
             self._compressors = None
             if before is not None:
                 before.let_go()
@@ -282,7 +259,7 @@ class Training:
         strategy = self.compile_strategy(item)
         if self.trained is not None:
             # After a restart, the machines may be others than at the beginning of the training.
-            self._running = replace(self._running, trained=strategy)
+            self.trained = strategy
         return self._sessions.placement(item, strategy)
 
 

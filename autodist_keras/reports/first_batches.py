@@ -81,7 +81,6 @@ def _collected(model: Any, owner: Any, given: Mapping[str, Any], count: int) -> 
         raise StopIteration
 
     def make(force: bool = False) -> None:
-        del force
         vars(model)["train_function"] = collect
 
     def enough(*_: Any) -> Any:

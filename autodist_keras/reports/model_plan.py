@@ -4,17 +4,15 @@ In: a model, its captured step (or the assumed one), and the compiled strategy. 
 shows as a table in a notebook. `DistributedModel.plan` calls this module, and `verify` uses its notes.
 
 >>> from autodist_core.resource_spec import ResourceSpec
->>> from autodist_core.strategy import PS
->>> from autodist_core.strategy.compiler import StrategyCompiler
+>>> from autodist_keras import DistributedModel
 >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
->>> item, spec = assumed_item(model), ResourceSpec.local(cpus=2)
->>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
->>> print(plan(model, item, strategy, False, False, (), Notes()).splitlines()[3])
+>>> dm = DistributedModel(model, ResourceSpec.local(cpus=2), "PS", share_memory=False)
+>>> print(plan_of(dm, {}).splitlines()[3])
   dense/kernel : f32[3,1]  ps(localhost:CPU:0)  12 B  24 B/step
 """
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -27,7 +25,6 @@ from autodist_core.kernel import arrange
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports.reasons import Reason, reached
 from autodist_core.reports.step_plan import compiled_by_xla, drawing_notes, drawn_in, inexact_notes, planned
-from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -70,35 +67,10 @@ def assumed_item(model: Any) -> GraphItem:
     ))
 
 
-def plan(
-    model: Any, item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, fused_kernels: bool,
-    notes: Iterable[str], mixing: Notes, name: str = "", examples: int = 0, spec: ResourceSpec | None = None,
-) -> Plan:
-    """The table for a captured or assumed step, and the notes. The module's docstring has an example.
-
-    `notes`, and those on computations that mix examples (`mixing`), are shown for several replicas only. A
-    captured step that a training would refuse is refused here, too. `name` is the strategy's builder as text, and
-    `examples` the number of examples of the batch, 0 if it is not known. `spec` has the machines.
-    """
-    def more(strategy: CompiledStrategy) -> Iterator[str]:
-        if fused_kernels:
-            yield from _kernel_notes(model, item, mixing)
-        if len(strategy.replicas) > 1:
-            yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
-        yield from _of_each_replica(model, item, strategy, mixing)
-        if len(strategy.replicas) > 1:
-            yield from _rounding_notes(model, item)
-        if model.compiled and model.jit_compile:
-            yield from compiled_by_xla(item, arrange(item, strategy, share_memory).compiled_together)
-
-    assumed = "" if item.gradients else _ASSUMED
-    return planned(item, strategy, share_memory, more, name, assumed, examples=examples, spec=spec)
-
-
 def plan_of(distributed: Any, given: Mapping[str, Any]) -> Plan:
     """The plan of a DistributedModel: of its captured step, of a batch, or assumed if no data is given.
 
-    `DistributedModel.plan` has an example.
+    A captured step that a training would refuse is refused here, too. The module's docstring has an example.
     """
     model, driver, settings = distributed.model, distributed._driver, distributed._driver.settings
     checks.batched(model, settings.replicas)
@@ -116,10 +88,22 @@ def plan_of(distributed: Any, given: Mapping[str, Any]) -> Plan:
         notes = (*notes, *((f"the data of a fit: {way}",) if way else ()))
     notes = (*notes, *driver.data.notes, *_of_unknown_length(model, data))
     mixing = captured.notes if captured else Notes()
+
+    def more(strategy: CompiledStrategy) -> Iterator[str]:
+        if settings.fuses:
+            yield from _kernel_notes(model, item, mixing)
+        if len(strategy.replicas) > 1:
+            yield from (*notes, *mixing.trained, *mixing.reported, *mixing.unknown)
+        yield from _of_each_replica(model, item, strategy, mixing)
+        if len(strategy.replicas) > 1:
+            yield from _rounding_notes(model, item)
+        if model.compiled and model.jit_compile:
+            yield from compiled_by_xla(item, arrange(item, strategy, settings.share_memory).compiled_together)
+
     with captured.lines.told() if captured else nullcontext():
-        return plan(
-            model, item, strategy, settings.share_memory, settings.fuses, notes, mixing, written(settings.strategy),
-            examples, settings.resource_spec,
+        return planned(
+            item, strategy, settings.share_memory, more, written(settings.strategy),
+            "" if item.gradients else _ASSUMED, examples=examples, spec=settings.resource_spec,
         )
 
 

@@ -49,11 +49,10 @@ class Driver:
 
     def __init__(self, model: Any, settings: Settings) -> None:
         self.model = model
-        self.training = Training(settings)
+        self.training = Training(settings, lambda: checks.batched(model, self.settings.replicas))
         self._functions: dict[str, StepFunction] = {}
         """The step functions by mode."""
         self._compiled_as: identities.Identity | None = None
-        self._adapted_as: identities.Identity | None = None
         self._variables_as: identities.Identity | None = None
         """The model's variables at the end of the last call. A call may build layers."""
         self._before_next: dict[str, Callable[[], None] | None] = {}
@@ -203,14 +202,13 @@ class Driver:
             yield
 
     def _drop_what_is_outdated(self) -> None:
-        identity = identities.of_compile(self.model)
-        adapted = identities.of_adapted(self.model)
+        identity = identities.of_step(self.model)
         replaced = self._variables_as is not None and identities.of_variables(self.model) != self._variables_as
         ended = self.training.has_ended or self.training.is_lost
-        if identity != self._compiled_as or adapted != self._adapted_as or replaced or ended:
+        if identity != self._compiled_as or replaced or ended:
             self._forget()
             self.training.close_session()
-            self._compiled_as, self._adapted_as = identity, adapted
+            self._compiled_as = identity
         for mode, step in self._functions.items():
             # Somebody called `make_train_function(force=True)`, or set the function to None: Keras would trace anew.
             if getattr(self.model, f"{mode}_function") is not self._left.get(mode):
@@ -227,7 +225,7 @@ class Driver:
         try:
             yield
         finally:
-            same = identities.of_compile(self.model) == self._compiled_as
+            same = identities.of_step(self.model) == self._compiled_as
             for mode, function in before.items():
                 object.__setattr__(self.model, f"{mode}_function", function if same else None)
                 if same and function is None and mode in self._functions:
@@ -269,9 +267,8 @@ class Driver:
         return in_own_thread(self.model, make)
 
     def _function(self, mode: str) -> StepFunction:
-        check = partial(checks.batched, self.model, self.settings.replicas)
         step = getattr(self.model, f"{mode}_step")
-        made = StepFunction(self.model, step, mode == "predict", self.training, check, partial(self._say, mode))
+        made = StepFunction(self.model, step, mode == "predict", self.training, partial(self._say, mode))
         made.drops_aside = self.data.has_arrays_only
         return made
 

@@ -11,40 +11,31 @@ Identity = tuple[Same, ...]
 """The objects on which a captured step depends."""
 
 
-def of_compile(model: Any) -> Identity:
-    """The optimizer, losses and metrics of a captured step. After another `compile` they are others, as in Keras.
-
-    >>> import keras
-    >>> model = keras.Sequential([keras.layers.Dense(1)])
-    >>> model.compile("sgd", "mse")
-    >>> before = of_compile(model)
-    >>> model.compile("sgd", "mse")
-    >>> of_compile(model) == before
-    False
-    """
-    optimizer = model.optimizer if model.compiled else None
-    return tuple(map(Same, (optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker)))
-
-
 _ADAPTED = ("lookup_table", "idf_weights_const", "mean", "variance", "bin_boundaries")
 """The attributes in which Keras's preprocessing layers keep what a traced step takes from them."""
 
 
-def of_adapted(model: Any) -> Identity:
-    """What the preprocessing layers of a model have learnt. After another `adapt` it is something else.
+def of_step(model: Any) -> Identity:
+    """The optimizer, losses and metrics of a captured step, and what the preprocessing layers have learnt.
+
+    After another `compile` or `adapt` they are others, as in Keras.
 
     >>> import keras
     >>> import numpy as np
     >>> normal = keras.layers.Normalization()
-    >>> normal.adapt(np.zeros((2, 1)))
     >>> model = keras.Sequential([keras.Input((1,)), normal])
-    >>> before = of_adapted(model)
-    >>> normal.adapt(np.ones((2, 1)))
-    >>> of_adapted(model) == before
-    False
+    >>> found = []
+    >>> for change in (lambda: model.compile("sgd", "mse"), lambda: normal.adapt(np.ones((2, 1)))):
+    ...     before = of_step(model)
+    ...     change()
+    ...     found.append(of_step(model) == before)
+    >>> found
+    [False, False]
     """
-    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "adapt")]
-    return tuple(Same(vars(layer).get(name)) for layer in layers for name in _ADAPTED)
+    optimizer = model.optimizer if model.compiled else None
+    adapted = [layer for layer in model._flatten_layers() if hasattr(layer, "adapt")]
+    learnt = (vars(layer).get(name) for layer in adapted for name in _ADAPTED)
+    return tuple(map(Same, (optimizer, model._compile_loss, model._compile_metrics, model._loss_tracker, *learnt)))
 
 
 def of_variables(model: Any) -> Identity:

@@ -45,14 +45,14 @@ class StepFunction:
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="dense")])
     >>> model.compile("sgd", "mse")
     >>> training = Training(Settings(ResourceSpec.local(cpus=2), "PS"))
-    >>> predict = StepFunction(model, model.predict_step, True, training, lambda: None, lambda captured: None)
+    >>> predict = StepFunction(model, model.predict_step, True, training, lambda captured: None)
     >>> predict((tf.zeros((5, 3)),)).shape.as_list()
     [5, 1]
     >>> training.close()
     """
 
     def __init__(
-        self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training, check: Callable[[], object],
+        self, model: Any, step: Callable[[Any], Any], concat: bool, training: Training,
         say: Callable[[CapturedStep], None],
     ) -> None:
         def steps(step: Callable[[Any], Any]) -> Steps[Batch, CapturedStep]:
@@ -68,7 +68,7 @@ class StepFunction:
                 reported = tried(captured.item, captured.notes.reported, variables, batch.arrays, batch.total)
                 return replace(captured, notes=replace(captured.notes, reported=reported))
 
-            return Steps(capture, training, check, admitted, added=say)
+            return Steps(capture, training, admitted, say)
 
         self._model, self._training, self._made_of, self._steps = model, training, steps, steps(step)
         self.before_next: Callable[[], None] | None = None

@@ -152,8 +152,7 @@ def test_a_huge_table_is_never_whole_in_the_program(network, monkeypatch, tmp_pa
         monkeypatch.setattr(module, "HUGE_BYTES", HUGE)
     monkeypatch.setattr(first_parts, "_PART", 1 << 17)
     monkeypatch.setattr(huge_files, "_PART_BYTES", 1 << 20)
-    for name in ("PIECE_BYTES", "MESSAGE_BYTES"):
-        monkeypatch.setattr(transfers, name, 1 << 20)
+    monkeypatch.setattr(transfers, "PIECE_BYTES", 1 << 20)
     random, file = np.random.default_rng(3), str(tmp_path / "huge.weights.h5")
     x, y = random.integers(0, ROWS, (8, 3)), random.normal(size=(8, 1))
     alone = table(nullcontext())

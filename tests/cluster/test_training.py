@@ -28,7 +28,6 @@ HOSTS = 2
 @pytest.mark.long
 def test_every_builder_over_two_uneven_hosts_by_small_messages(network, monkeypatch):
     """Large variables travel by their rows, and several small ones in a message."""
-    monkeypatch.setattr(transfers, "MESSAGE_BYTES", 300)
     monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
     spec = network.spec(cpus=[1, 3])
     with OverHosts(DENSE, spec) as hosts:
@@ -104,7 +103,6 @@ def test_bounded_staleness_and_asynchrony_train_over_hosts(network, builder: PS)
 @pytest.mark.long
 def test_hosts_are_reached_over_ipv6_by_small_messages(network, monkeypatch):
     """The kernel of the first layer has more bytes than a message may have, and travels by its rows."""
-    monkeypatch.setattr(transfers, "MESSAGE_BYTES", 300)
     monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
     assert max(weight.numpy().nbytes for weight in DENSE.build().weights) > 300
     spec = network.spec()

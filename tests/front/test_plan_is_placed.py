@@ -11,12 +11,11 @@ from autodist_core.errors import StrategyError
 from autodist_core.kernel import Placement, arrange, place
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.plan import plan_table
+from autodist_core.reports.step_plan import planned
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
-from autodist_keras.capture.mixing_notes import Notes
-from autodist_keras.reports import model_plan
 from tests.support.graphs import captured
 from tests.support.machines import machines
 from tests.support.models import BY_NAME, ready
@@ -66,20 +65,20 @@ def _printed(text: str, pieces: int) -> str:
 
 
 def _assert_printed_is_placed(
-    model: keras.Model, item: GraphItem, spec: ResourceSpec, builder: StrategyBuilder, share_memory: bool | None,
+    item: GraphItem, spec: ResourceSpec, builder: StrategyBuilder, share_memory: bool | None,
 ) -> Placement:
     return _assert_strategy_is_placed(
-        model, item, spec, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory
+        item, spec, StrategyCompiler(item, spec).compile(builder.build(item, spec)), share_memory
     )
 
 
 def _assert_strategy_is_placed(
-    model: keras.Model, item: GraphItem, spec: ResourceSpec, strategy: CompiledStrategy, share_memory: bool | None,
+    item: GraphItem, spec: ResourceSpec, strategy: CompiledStrategy, share_memory: bool | None,
 ) -> Placement:
     addresses = tuple(node.address for node in spec.nodes)
     tasks = Tasks("run", addresses) if len(addresses) > 1 else Tasks()
     placement, arranged = place(item, strategy, share_memory, tasks), arrange(item, strategy, share_memory)
-    plan = model_plan.plan(model, item, strategy, share_memory, True, (), Notes())
+    plan = planned(item, strategy, share_memory, lambda _: (), "")
     rows = [re.split(r" : |  +", line.strip()) for line in plan.splitlines() if " : " in line]
     parts = {part.name for each in placement.parts.values() for part in each}
     assert {row[0] for row in rows} == placement.plans.keys() - parts
@@ -113,8 +112,8 @@ def test_what_is_printed_is_placed(machines: str, name: str, optimizer: str):
             strategy = StrategyCompiler(item, spec).compile(_builder(builder).build(item, spec))
             for share_memory in (None, True, False):
                 with suppress(StrategyError):
-                    _assert_strategy_is_placed(model, item, spec, strategy, share_memory)
-    _assert_printed_is_placed(model, item, spec, PSLoadBalancing(staleness=2), True)
+                    _assert_strategy_is_placed(item, spec, strategy, share_memory)
+    _assert_printed_is_placed(item, spec, PSLoadBalancing(staleness=2), True)
 
 
 class Shadowed(OwnStep):
@@ -145,7 +144,7 @@ def test_a_plan_says_that_nothing_is_shared_where_each_replica_writes_a_slot():
     optimizer = Follows(0.1)
     optimizer.model = lambda: model
     model.compile(optimizer, jit_compile=False)
-    placement = _assert_printed_is_placed(model, captured(model, data.x, data.y).item, TWO, AllReduce(), None)
+    placement = _assert_printed_is_placed(captured(model, data.x, data.y).item, TWO, AllReduce(), None)
     assert [placement.holder(replica).index for replica in placement.replicas] == [0, 1, 2]
 
 
@@ -167,5 +166,5 @@ class HalfAServers(HandWritten):
 def test_a_plan_says_that_replicas_drift_where_what_kept_them_stays_whole():
     reference = BY_NAME["dense"]
     data, model = reference.data(), ready(seeded(reference.build), **reference.compile_arguments("adafactor"))
-    placement = _assert_printed_is_placed(model, captured(model, data.x, data.y).item, ONE, HalfAServers(), False)
+    placement = _assert_printed_is_placed(captured(model, data.x, data.y).item, ONE, HalfAServers(), False)
     assert placement.loose is not None

@@ -1,6 +1,7 @@
 """The session that outlives its cluster, on sessions of one server whose calls fail when a test says so."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_when_the_next_backup_is_due(monkeypatch, every, cost, pause):
 
     monkeypatch.setattr(backup.time, "monotonic", lambda: now)
     kept = backup.Backup(every)
-    kept.take(read, dict)
+    kept.take(SimpleNamespace(read_each=read, read_added=dict))
     assert not kept.due
     kept.ran(backup.Ran(0, (X,), len(X)), training=True, written={"w"})
     assert kept.due == (pause == 0)

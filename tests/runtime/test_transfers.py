@@ -32,7 +32,7 @@ def test_a_chain_sends_from_one_machine_to_the_next(hosts, expected):
     placement = inference(names, Tasks("run", ("10.0.0.1", "10.0.0.2", "10.0.0.3")))
     graph, variable = tf.Graph(), Variable("v", (4,), "float32")
     with tf.compat.v1.Session(graph=graph) as session, pytest.raises(tf.errors.InvalidArgumentError, match="/job:run"):
-        moving = transfers.Transfers(graph, session, placement, lambda doing, call, *arguments: call(*arguments))
+        moving = transfers.Transfers(session, placement, lambda doing, call, *arguments: call(*arguments))
         moving.load([variable], {"v": np.zeros(4, "float32")})  # the machines are not there
     crossing = [
         (source.device, node.device)
@@ -51,7 +51,7 @@ def test_a_variable_that_was_moved_by_rows_is_read_in_place(monkeypatch, piece_b
     placement = inference(("10.0.0.1:CPU:0",), Tasks("localhost", ("10.0.0.1",)))
     graph, table, traced = tf.Graph(), Variable("table", (1000, 200), "float32"), tf.compat.v1.RunMetadata()
     with tf.compat.v1.Session(graph=graph) as session:
-        moving = transfers.Transfers(graph, session, placement, lambda doing, call, *arguments: call(*arguments))
+        moving = transfers.Transfers(session, placement, lambda doing, call, *arguments: call(*arguments))
         moving.load([table], {"table": np.ones(table.shape, "float32")})
         if piece_bytes > table.byte_size:
             assert dict(moving.read_each([table]))["table"].sum() == 200000
@@ -110,7 +110,7 @@ def test_large_variables_are_read_in_parts_from_whole_copies_and_from_shards():
                 with tf.device(copy.device):
                     assigned.append(tf.raw_ops.AssignVariableOp(resource=handle_of(part, copy), value=value))
         session.run(assigned)
-        reads = LargeReads(graph, session, lambda doing, call, *arguments: call(*arguments))
+        reads = LargeReads(session, lambda doing, call, *arguments: call(*arguments))
         assert all(reads.takes(*each) for each in wanted.values())
         for _ in range(2):
             found = dict(reads.read_each(wanted))

@@ -23,7 +23,7 @@ def written(session: tf.compat.v1.Session, variable: Variable, value: np.ndarray
         sources.append((shard, Copy(shard.name, "/device:CPU:0")))
         with session.graph.as_default():
             session.run(tf.raw_ops.AssignVariableOp(resource=handle_of(*sources[-1]), value=shard.entries_of(value)))
-    parts = WrittenParts(session.graph, session, lambda doing, call, *arguments: call(*arguments))
+    parts = WrittenParts(session, lambda doing, call, *arguments: call(*arguments))
     return parts.write(path, {variable.name: (variable, sources)})
 
 
@@ -32,7 +32,6 @@ def written(session: tf.compat.v1.Session, variable: Variable, value: np.ndarray
 def test_what_is_read_is_what_was_written(axis: int, dtype: str, tmp_path, monkeypatch):
     """In many pieces, of which a file has several, and not all are cut where those are cut that are read."""
     monkeypatch.setattr(written_parts, "PIECE_BYTES", 300)
-    monkeypatch.setattr(written_parts, "MESSAGE_BYTES", 1000)
     monkeypatch.setattr(on_disk, "HUGE_BYTES", 1 << 10)
     value = np.random.default_rng(axis).integers(0, 99, (11, 13, 7)).astype(tf.as_dtype(dtype).as_numpy_dtype)
     one, other = (Variable(name, value.shape, dtype, axis=axis) for name in ("kernel:1/a b", "table"))

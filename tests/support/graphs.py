@@ -21,7 +21,7 @@ def captured(
     batch = read_batch((x,) if y is None else (x, y))
     settings = Settings(ResourceSpec.local(cpus=2), None, fused_kernels=fused_kernels)
     step, training = getattr(model, f"{mode}_step"), Training(settings)
-    return StepFunction(model, step, mode == "predict", training, lambda: None, lambda _: None).captured_for(batch)
+    return StepFunction(model, step, mode == "predict", training, lambda _: None).captured_for(batch)
 
 
 def training_graph(

@@ -8,6 +8,7 @@ In reading order:
 - ``agent_handle``: starts one of the three for a node; orders and answers, signs of life, and the last lines of the
   agent's log.
 - ``in_parallel``: one action on several agents at the same time.
+- ``tunnels``: ways between the nodes that go through ssh and this process.
 
 It imports ``protocol`` and ``ssh``. The folders ``doctor`` and ``chief`` import it.
 """

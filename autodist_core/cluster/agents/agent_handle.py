@@ -6,8 +6,6 @@ answers to orders; the time of the last message, from which the watch over the c
 lives; and the agent's log, through the logger ``autodist.<address>``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging
@@ -181,11 +179,9 @@ class AgentHandle:
                 answer.set_exception(OSError("the agent is gone"))
 
     def _read_log(self) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             for line in iter(self.process.stderr.readline, b""):
                 self._log_line(line.decode(errors="replace").rstrip())
-        except (OSError, ValueError):
-            pass
 
     def _log_line(self, text: str) -> None:
         if not _ROUTINE_LINE.match(text):

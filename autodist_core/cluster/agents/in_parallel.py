@@ -57,13 +57,19 @@ def run_in_parallel(
 
 def ask_in_parallel(
     agents: Sequence[AgentHandle], ask: Callable[[AgentHandle], T], doing: str, seconds: float
-) -> list[T | LaunchError]:
-    """Call `ask` with all agents in parallel; `doing` says what they are asked to do, and `seconds` how long they may.
+) -> tuple[dict[AgentHandle, T], dict[AgentHandle, LaunchError]]:
+    """Call `ask` with all agents in parallel; return the answers, and the errors of the agents that failed.
+
+    `doing` says what they are asked to do, and `seconds` how long they may.
 
     >>> ask_in_parallel([], lambda agent: agent.node.address, "say their names", 1)
-    []
+    ({}, {})
     """
-    return run_in_parallel(agents, ask, Waiting(doing, len(agents), seconds), lambda agent: agent.node.address)
+    waiting = Waiting(doing, len(agents), seconds)
+    outcomes = run_in_parallel(agents, ask, waiting, lambda agent: agent.node.address)
+    found = list(zip(agents, outcomes, strict=True))
+    errors = {agent: each for agent, each in found if isinstance(each, LaunchError)}
+    return {agent: each for agent, each in found if not isinstance(each, LaunchError)}, errors
 
 
 def end_agents(agents: Sequence[AgentHandle], seconds: float = 5.0, patience: float | None = None) -> None:

@@ -2,7 +2,6 @@
 
 In reading order:
 
-- ``tunnels``: ways between the nodes that go through ssh and this process.
 - ``launch``: starts agents and TensorFlow servers on all nodes, or says everything that is wrong with them.
 - ``cluster``: a running cluster, and the notice that a node was lost.
 - ``fleet``: the cluster of a ResourceSpec, restarted, or continued without a node, after a node was lost.

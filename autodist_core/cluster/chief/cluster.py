@@ -41,7 +41,7 @@ class Cluster:
     def __init__(self, launched: Launched, job: str, lost_after: float) -> None:
         self.job = job
         """The random name of this run: TensorFlow servers refuse graphs for devices of another job."""
-        self.target = f"grpc://{launched.server_addresses()[0]}"
+        self.target = f"grpc://{launched.addresses[0][0]}"
         """The address of the chief's server, for sessions."""
         self.addresses = tuple(agent.node.address for agent in launched.agents)
         """The addresses of the nodes, the chief's first."""
@@ -69,7 +69,7 @@ class Cluster:
         except BaseException:
             launched.close()
             raise
-        bypass_proxy_for(launched.server_addresses()[0].rpartition(":")[0].strip("[]"))
+        bypass_proxy_for(launched.addresses[0][0].rpartition(":")[0].strip("[]"))
         return cls(launched, job, lost_after)
 
     def give_back(self, sizes: Sequence[int]) -> None:

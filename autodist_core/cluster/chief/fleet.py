@@ -5,6 +5,7 @@ In: a ResourceSpec and what to do on failure. Out: a running `Cluster`. On failu
 """
 
 import time
+from dataclasses import dataclass
 from numbers import Real
 
 from autodist_core.cluster.chief.cluster import LOST_AFTER_SECONDS, Cluster
@@ -52,6 +53,7 @@ def seconds_choice(name: str, least: float, value: object) -> float:
     return float(value)
 
 
+@dataclass(eq=False)
 class Fleet:
     """Holds the cluster of the nodes of `spec`, and another one after a node was lost::
 
@@ -61,16 +63,12 @@ class Fleet:
         fleet.close()
     """
 
-    def __init__(
-        self, spec: ResourceSpec, on_failure: str = "raise", lost_after: float = LOST_AFTER_SECONDS,
-        tunnelled: bool = False,
-    ) -> None:
-        self.spec = spec
-        self.on_failure = on_failure
-        self.lost_after = lost_after
-        self.tunnelled = tunnelled
-        self.cluster: Cluster | None = None
-        self._losses_in_a_row = 0
+    spec: ResourceSpec
+    on_failure: str = "raise"
+    lost_after: float = LOST_AFTER_SECONDS
+    tunnelled: bool = False
+    cluster: Cluster | None = None
+    _losses_in_a_row: int = 0
 
     @property
     def lost(self) -> bool:

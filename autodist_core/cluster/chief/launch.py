@@ -5,16 +5,14 @@ of ``doctor`` finds the problems before any server is started.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents
-from autodist_core.cluster.chief.tunnels import Tunnels
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.doctor.report import not_ready
-from autodist_core.cluster.protocol.probes import REMEDY
 from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
@@ -27,43 +25,25 @@ T = TypeVar("T")
 class Launched:
     """Agents that run, reach each other, and hold a port each; `start_servers` is the next step.
 
-    >>> from types import SimpleNamespace
-    >>> from autodist_core.resource_spec import Node
-    >>> agents = tuple(SimpleNamespace(node=Node(address)) for address in ("10.0.0.1", "fd00::2"))
-    >>> Launched(agents, "secret", ports=(20000, 20001)).server_addresses()
-    ['10.0.0.1:20000', '[fd00::2]:20001']
+    >>> Launched((), []).on_each_agent(lambda agent: agent.node.address, "say their names", seconds=1)
+    []
     """
 
     agents: tuple[AgentHandle, ...]
     """All agents, the chief's first."""
-    secret: str
-    """The secret of this run, which the agents' listeners ask for."""
-    ports: tuple[int, ...]
-    """The port of each agent, in the order of the agents."""
-    tunnels: Tunnels | None = None
+    addresses: Sequence[Sequence[str]]
+    """For each agent, the addresses, "host:port", at which it reaches the servers of all agents."""
 
     def on_each_agent(self, action: Callable[[AgentHandle], T], doing: str, seconds: float) -> list[T]:
         """Call `action` with all agents in parallel; one LaunchError lists all agents for which it failed.
 
         `doing` says what the agents are asked to do, and `seconds` is how long they may take.
         """
-        problems: dict[str, list[str]] = {}
-        results: list[T] = []
-        outcomes = ask_in_parallel(self.agents, action, doing, seconds)
-        for agent, outcome in zip(self.agents, outcomes, strict=True):
-            if isinstance(outcome, LaunchError):
-                problems[agent.node.address] = [outcome.reason]
-            else:
-                results.append(outcome)
-        if problems:
+        answers, errors = ask_in_parallel(self.agents, action, doing, seconds)
+        if errors:
+            problems = {agent.node.address: [error.reason] for agent, error in errors.items()}
             raise _launch_error(problems, len(self.agents))
-        return results
-
-    def server_addresses(self, seen_from: int = 0) -> list[str]:
-        """The addresses, "host:port", at which the agent of the position `seen_from` reaches the agents' servers."""
-        if self.tunnels is not None:
-            return self.tunnels.server_addresses(seen_from)
-        return [f"{bracketed(a.node.address)}:{port}" for a, port in zip(self.agents, self.ports, strict=True)]
+        return list(answers.values())
 
     def close(self, seconds: float = 5.0, patience: float | None = None) -> None:
         """End all agents and the tunnels between them; `seconds` and `patience` as in `end_agents`."""
@@ -81,38 +61,11 @@ def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: 
     ['localhost']
     >>> launched.close()
     """
-    report, agents, secret = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
-    launched = Launched(agents, secret, tuple(node.port for node in report.nodes if node.port is not None))
+    report, agents, _ = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
     if report.problems:
-        launched.close()
+        end_agents(agents)
         raise _launch_error(report.problems, len(report.nodes))
-    try:
-        return _with_tunnels(launched) if tunnelled else launched
-    except BaseException:
-        launched.close()
-        raise
-
-
-def _with_tunnels(launched: Launched) -> Launched:
-    """The same agents with tunnels between them; a LaunchError says which tunnels do not work."""
-    tunnels = Tunnels(launched.agents, launched.ports)
-    tunnelled, deadlines = replace(launched, tunnels=tunnels), Deadlines.from_environment()
-
-    def reach(agent: AgentHandle) -> None:
-        peers = [place.rsplit(":", 1) for place in tunnels.server_addresses(launched.agents.index(agent))]
-        answer = agent.ask(
-            "reach", deadlines.reach + deadlines.answer, secret=launched.secret, peers=peers, seconds=deadlines.reach
-        )
-        for other, problem in zip(launched.agents, answer["problems"], strict=True):
-            if problem:
-                raise LaunchError(
-                    agent.node.address,
-                    f"its tunnel to {other.node.address} does not work: {problem.removesuffix(f'. {REMEDY}')}. The ssh "
-                    "servers of both must let ports be forwarded: 'AllowTcpForwarding yes', no 'PermitOpen'",
-                )
-
-    tunnelled.on_each_agent(reach, "reach each other", deadlines.reach + deadlines.answer)
-    return tunnelled
+    return Launched(agents, [[f"{bracketed(host)}:{port}" for host, port in node.reaches] for node in report.nodes])
 
 
 def start_servers(launched: Launched, job: str) -> None:
@@ -128,7 +81,7 @@ def start_servers(launched: Launched, job: str) -> None:
     def start(agent: AgentHandle) -> None:
         task = launched.agents.index(agent)
         agent.ask(
-            "serve", deadlines.serve, job=job, task=task, tasks=launched.server_addresses(task),
+            "serve", deadlines.serve, job=job, task=task, tasks=launched.addresses[task],
             cpus=max(agent.node.cpus, default=0) + 1, admitted=seen[task],
             onednn=onednn,
         )

@@ -4,16 +4,14 @@ In: a ResourceSpec. Out: a report with the latency and the bandwidth of each ord
 is its command.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
 from autodist_core.cluster.doctor.examination import examine, no_progress
 from autodist_core.cluster.doctor.report import Pair, Report
-from autodist_core.cluster.protocol.messages import Message
 from autodist_core.cluster.protocol.sockets import ip_addresses
 from autodist_core.errors import LaunchError, amount
 from autodist_core.resource_spec import ResourceSpec
@@ -30,71 +28,54 @@ def diagnose(spec: ResourceSpec, seconds: float = 1.0, say: Callable[[str], None
     """
     report, agents, secret = examine(spec, say)
     try:
-        return _Measurement(report, agents, secret, seconds, say).report()
+        return _measured(report, {agent.node.address: agent for agent in agents}, secret, seconds, say)
     finally:
         end_agents(agents)
 
 
-class _Measurement:
-    """Measures the pairs of a report, and makes a report that has the measurements."""
+def _measured(
+    report: Report, agents: Mapping[str, AgentHandle], secret: str, seconds: float, say: Callable[[str], None]
+) -> Report:
+    """The report with measurements of all its pairs, and with a problem for each agent that failed."""
+    ports = {node.node.address: node.port for node in report.nodes if node.port is not None}
+    answer_seconds = Deadlines.from_environment().answer
 
-    def __init__(
-        self, report: Report, agents: Sequence[AgentHandle], secret: str, seconds: float, say: Callable[[str], None]
-    ) -> None:
-        self._report, self._secret, self._seconds, self._say = report, secret, seconds, say
-        self._agents = {agent.node.address: agent for agent in agents}
-        self._ports = {node.node.address: node.port for node in report.nodes if node.port is not None}
-        self._pairs = {(pair.source, pair.target): pair for pair in report.pairs}
-        self._failures: dict[str, tuple[str, ...]] = {}
-        self._answer_seconds = Deadlines.from_environment().answer
-
-    def report(self) -> Report:
-        """Measure all pairs; return the report with the measurements, and with a problem for each agent that failed."""
-        to_do = [pair for pair in self._report.pairs if not pair.problem]
-        if to_do:
-            all_rounds = list(rounds(list(self._ports)))
-            in_rounds = f"{amount(len(all_rounds), 'round')} of {self._seconds:g} s"
-            self._say(f"measuring {amount(len(to_do), 'link')} in {in_rounds}")
-            for one_round in all_rounds:
-                pairs = [self._pairs[key] for key in one_round if key in self._pairs]
-                run_in_parallel([pair for pair in pairs if not pair.problem], self._measure)
-        nodes = tuple(
-            replace(node, problems=(*node.problems, *self._failures.get(node.node.address, ())))
-            for node in self._report.nodes
-        )
-        return replace(self._report, nodes=nodes, pairs=tuple(self._pairs.values()))
-
-    def _measure(self, pair: Pair) -> None:
-        if {pair.source, pair.target} & self._failures.keys():
-            return
-        key = (pair.source, pair.target)
-        peer = [pair.target, self._ports[pair.target]]
-        found = self._ask(
-            pair.source, "measure", self._seconds + self._answer_seconds, secret=self._secret, peer=peer,
-            seconds=self._seconds,
+    def measured(pair: Pair) -> Pair:
+        peer = [pair.target, ports[pair.target]]
+        found = agents[pair.source].ask(
+            "measure", seconds + answer_seconds, secret=secret, peer=peer, seconds=seconds
         )
         if "problem" in found:
             text = (
                 f"{pair.target} was reached on port {peer[1]}, and not measured: {found['problem']}. If small messages "
                 "arrive and large ones do not, the MTU differs on the way"
             )
-            self._pairs[key] = replace(pair, problem=text)
-            self._say(f"{pair.source}: {text}")
-            return
+            say(f"{pair.source}: {text}")
+            return replace(pair, problem=text)
         # No other node visits the target in this round, so its latest visitor is the source.
-        visitor = self._ask(pair.target, "visitors", self._answer_seconds)["addresses"][-1]
-        self._pairs[key] = replace(
+        visitor = agents[pair.target].ask("visitors", answer_seconds)["addresses"][-1]
+        return replace(
             pair, round_trip=found["round_trip"], gbits=found["bits_per_second"] / 1e9,
             comes_from="" if visitor in ip_addresses(pair.source) else visitor,
         )
 
-    def _ask(self, address: str, order: str, seconds: float, /, **arguments: Any) -> Message:
-        try:
-            return self._agents[address].ask(order, seconds, **arguments)
-        except LaunchError as error:
-            self._failures[address] = (error.reason,)
-            self._say(f"{address}: {error.reason}")
-            raise
+    pairs = {(pair.source, pair.target): pair for pair in report.pairs}
+    to_do = {key for key, pair in pairs.items() if not pair.problem}
+    all_rounds = list(rounds(list(ports))) if to_do else []
+    if to_do:
+        in_rounds = f"{amount(len(all_rounds), 'round')} of {seconds:g} s"
+        say(f"measuring {amount(len(to_do), 'link')} in {in_rounds}")
+    failures: dict[str, tuple[str, ...]] = {}
+    for one_round in all_rounds:
+        present = [pairs[key] for key in one_round if key in to_do and failures.keys().isdisjoint(key)]
+        for pair, found in zip(present, run_in_parallel(present, measured), strict=True):
+            if isinstance(found, LaunchError):
+                failures[found.host] = (found.reason,)
+                say(f"{found.host}: {found.reason}")
+            else:
+                pairs[pair.source, pair.target] = found
+    nodes = (replace(node, problems=(*node.problems, *failures.get(node.node.address, ()))) for node in report.nodes)
+    return replace(report, nodes=tuple(nodes), pairs=tuple(pairs.values()))
 
 
 def rounds(addresses: Sequence[str]) -> Iterator[list[tuple[str, str]]]:

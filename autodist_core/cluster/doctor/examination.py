@@ -16,6 +16,7 @@ from typing import Any
 from autodist_core.cluster.agents.agent_handle import DESCRIBED, AgentHandle, start_agent
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents, run_in_parallel
+from autodist_core.cluster.agents.tunnels import LOOPBACK, tunnels
 from autodist_core.cluster.doctor.report import NodeReport, Pair, Report
 from autodist_core.cluster.doctor.requirements import unmet_requirements, why_no_description
 from autodist_core.cluster.protocol import probes
@@ -48,8 +49,8 @@ def examine(
 
     The caller ends the agents.
 
-    An ssh connection may be silent for `keepalive` seconds. If the run will be `tunnelled`, the
-    nodes need not reach each other, and the stage that tests this is left out.
+    An ssh connection may be silent for `keepalive` seconds. If the run is `tunnelled`, the nodes reach each other
+    through ssh and this process.
 
     >>> from autodist_core.cluster.agents.in_parallel import end_agents
     >>> report, agents, secret = examine(ResourceSpec.local())
@@ -100,10 +101,9 @@ class _Examiner:
         listening = self._ask_all(answering, self._listen, "open a port", self._deadlines.answer)
         nodes = amount(len(self._nodes), "node answers", "nodes answer")
         self.say(f"{len(listening)} of {nodes}; do they reach each other?")
-        if not self.tunnelled:
-            seconds = self._deadlines.reach + self._deadlines.answer
-            reached = self._reached_from_here(listening)
-            self._ask_all(reached, lambda agent: self._reach(agent, reached), "reach each other", seconds)
+        seconds = self._deadlines.reach + self._deadlines.answer
+        reached = self._led(listening) if self.tunnelled else self._reached_from_here(listening)
+        self._ask_all(reached, lambda agent: self._reach(agent, reached), "reach each other", seconds)
         order = list(self._reports)
         pairs = sorted(self._pairs, key=lambda pair: (order.index(pair.source), order.index(pair.target)))
         report = Report(self.spec.source, tuple(self._reports.values()), tuple(pairs), tuple(self._port_range))
@@ -119,13 +119,10 @@ class _Examiner:
 
         `doing` says what the agents are asked to do, and `seconds` is how long they may take.
         """
-        answered = []
-        for agent, error in zip(agents, ask_in_parallel(agents, ask, doing, seconds), strict=True):
-            if error is None:
-                answered.append(agent)
-            else:
-                self._note(agent.node, error.reason)
-        return answered
+        answers, errors = ask_in_parallel(agents, ask, doing, seconds)
+        for agent, error in errors.items():
+            self._note(agent.node, error.reason)
+        return list(answers)
 
     def _note(self, node: Node, problem: str) -> None:
         self._found(node, problems=(*self._reports[node.address].problems, problem))
@@ -166,13 +163,19 @@ class _Examiner:
 
     def _reach(self, agent: AgentHandle, agents: list[AgentHandle]) -> None:
         """Let one agent try to reach all agents, itself included, and note each pair."""
-        peers = [[peer.node.address, self._reports[peer.node.address].port] for peer in agents]
-        seconds = self._deadlines.reach
+        direct = ((peer.node.address, self._reports[peer.node.address].port or 0) for peer in agents)
+        peers, seconds = self._reports[agent.node.address].reaches or tuple(direct), self._deadlines.reach
+        self._found(agent.node, reaches=peers)
         answer = agent.ask(
             "reach", seconds + self._deadlines.answer, secret=self.secret, peers=peers, seconds=seconds
         )
         for peer, (host, port), problem in zip(agents, peers, answer["problems"], strict=True):
             text = f"cannot reach {host} on port {port}: {problem}" if problem else ""
+            if problem and self.tunnelled:
+                text = (
+                    f"its tunnel to {peer.node.address} does not work: {problem.removesuffix(f'. {probes.REMEDY}')}. "
+                    "The ssh servers of both must let ports be forwarded: 'AllowTcpForwarding yes', no 'PermitOpen'"
+                )
             if peer is not agent:
                 gbits = min(agent.node.network_bandwidth, peer.node.network_bandwidth)
                 self._pairs.append(Pair(agent.node.address, peer.node.address, gbits, text))
@@ -180,6 +183,15 @@ class _Examiner:
                     self.say(f"{agent.node.address}: {text}")
             elif text:
                 self._note(agent.node, text)
+
+    def _led(self, agents: list[AgentHandle]) -> list[AgentHandle]:
+        """The agents, with tunnels between them; none if a node has a problem, which keeps the run from starting."""
+        if any(report.problems for report in self._reports.values()):
+            return []
+        ports = [self._reports[agent.node.address].port or 0 for agent in agents]
+        for agent, entrances in zip(agents, tunnels(agents, ports), strict=True):
+            self._found(agent.node, reaches=tuple((LOOPBACK, port) for port in entrances))
+        return agents
 
     def _reached_from_here(self, agents: list[AgentHandle]) -> list[AgentHandle]:
         """The agents without the chief's own, if this process does not reach that one, as the session must."""

@@ -33,6 +33,8 @@ class NodeReport:
     """Seconds by which the node's clock is ahead of the chief's; None if no heartbeat has come."""
     port: int | None = None
     """The port on which the other nodes reach it; None if its agent does not listen."""
+    reaches: tuple[tuple[str, int], ...] = ()
+    """The host and the port at which it reaches each node, itself too; empty before that was tested."""
     problems: tuple[str, ...] = ()
 
 

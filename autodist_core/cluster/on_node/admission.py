@@ -5,6 +5,7 @@ the server's listening socket and needs no privileges. A program at an address t
 answer at all. In: a port of this process and the addresses to admit. Out: the number of strangers that were cut off.
 """
 
+import contextlib
 import ctypes
 import ipaddress
 import os
@@ -107,11 +108,8 @@ def _own_sockets(port: int) -> Iterator[socket.socket]:
             sock = socket.socket(fileno=os.dup(int(name)))
         except OSError:
             continue
-        with sock:
-            try:
-                local = sock.getsockname()
-            except OSError:
-                continue
+        with sock, contextlib.suppress(OSError):
+            local = sock.getsockname()
             is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.type == socket.SOCK_STREAM
             if is_tcp and local[1] == port:
                 yield sock
@@ -123,7 +121,6 @@ def _waiting(sock: socket.socket) -> int:
 
 
 def _peer(sock: socket.socket) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
+    with contextlib.suppress(OSError):
         return plain_address(sock.getpeername()[0])
-    except OSError:
-        return None
+    return None

@@ -5,6 +5,7 @@ standard error. The agent writes no files and runs no code of the user. It ends 
 closes the connection, or when no message of the chief has come for the length of a lease.
 """
 
+import contextlib
 import os
 import platform
 import queue
@@ -181,10 +182,9 @@ def _exit_because(reason: str) -> None:
 
 
 def _version(distribution: str) -> str:
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
+    return ""
 
 
 def _start_of_this_process() -> int:

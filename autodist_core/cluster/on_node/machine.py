@@ -21,7 +21,8 @@ def machine_resources() -> dict[str, Any]:
     >>> found["cpus"] >= 1 and 0 < found["memory_free"] < found["memory"]
     True
     """
-    memory = dict(_lines(Path("/proc/meminfo").read_text(encoding="ascii")))
+    lines = map(str.split, Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    memory = {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines}  # it counts in kB
     return {
         "cpus": len(os.sched_getaffinity(0)), "busy": os.getloadavg()[0],
         "memory": memory["MemTotal"],
@@ -72,13 +73,3 @@ def cards() -> tuple[int, ...]:
         return tuple(sizes[index] for index in shown if index >= 0)
     except (OSError, ValueError, IndexError, subprocess.SubprocessError):
         return ()
-
-
-def _lines(text: str) -> list[tuple[str, int]]:
-    """The names in /proc/meminfo with their values in bytes.
-
-    >>> _lines("MemTotal:  2 kB")
-    [('MemTotal', 2048)]
-    """
-    found = (line.split() for line in text.splitlines())
-    return [(words[0].rstrip(":"), 1024 * int(words[1])) for words in found]

@@ -5,6 +5,7 @@ secret; then their connection becomes the pipes of a new agent. An agent serves 
 server cannot be stopped. Out: an exit status, when no chief has come for some time.
 """
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -83,12 +84,11 @@ def _serve(connection: socket.socket) -> int:
         command = [sys.executable, "-m", AGENT_MODULE]
         agent = subprocess.Popen(command, stdin=descriptor, stdout=descriptor)
         try:
-            while agent.poll() is None:
-                time.sleep(_POLL_SECONDS)
-                if _hung_up(connection):
-                    agent.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                while agent.poll() is None:
+                    time.sleep(_POLL_SECONDS)
+                    if _hung_up(connection):
+                        agent.wait(_END_SECONDS)
         finally:
             agent.kill()
         return agent.wait()

@@ -5,6 +5,7 @@ Each node has a `Listener` on the port that its TensorFlow server will use. `rea
 notes the addresses of its visitors, and the filter of ``on_node.admission`` later lets only these addresses connect.
 """
 
+import contextlib
 import socket
 import threading
 import time
@@ -50,28 +51,23 @@ class Listener:
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
+        with contextlib.suppress(OSError):
+            while True:
                 connection, peer = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection, peer[0]), daemon=True).start()
+                threading.Thread(target=self._answer, args=(connection, peer[0]), daemon=True).start()
 
     def _answer(self, connection: socket.socket, peer: str) -> None:
-        with connection:
-            try:
-                connection.settimeout(_ANSWER_SECONDS)
-                shake_hands(connection, self._secret, b"listener", b"caller")
-                visitor = str(plain_address(peer))
-                self._visitors.pop(visitor, None)
-                self._visitors[visitor] = None
-                connection.sendall(_PONG)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while chunk := connection.recv(_CHUNK):
-                    if chunk.endswith(_PING):
-                        connection.sendall(_PONG)
-            except (OSError, ValueError):
-                return
+        with connection, contextlib.suppress(OSError, ValueError):
+            connection.settimeout(_ANSWER_SECONDS)
+            shake_hands(connection, self._secret, b"listener", b"caller")
+            visitor = str(plain_address(peer))
+            self._visitors.pop(visitor, None)
+            self._visitors[visitor] = None
+            connection.sendall(_PONG)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while chunk := connection.recv(_CHUNK):
+                if chunk.endswith(_PING):
+                    connection.sendall(_PONG)
 
 
 def reach(secret: str, peers: Sequence[tuple[str, int]], seconds: float) -> list[str | None]:

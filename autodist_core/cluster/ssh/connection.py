@@ -4,8 +4,6 @@ One ``ssh`` runs as long as the program. It ends when this process ends, however
 the program's does. A keepalive notices a machine that does not answer.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -23,8 +23,7 @@ def state_of(iterator: Any, policy: int = IGNORE) -> bytes:
     False
     """
     state = tf.raw_ops.SerializeIterator(resource_handle=_resource(iterator), external_state_policy=policy)
-    saved: bytes = tf.raw_ops.SerializeTensor(tensor=state).numpy()
-    return saved
+    return tf.raw_ops.SerializeTensor(tensor=state).numpy()
 
 
 def set_state(iterator: Any, saved: bytes) -> None:

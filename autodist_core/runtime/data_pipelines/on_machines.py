@@ -24,8 +24,8 @@ TensorFlow may need as long to end an iterator as the iterator has lived, up to 
 waits for the end of one. A session that is closed before its iterators have ended hangs, so it is closed after them.
 """
 
-import re
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,17 +41,13 @@ from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass, samples_of
-from autodist_core.runtime.data_pipelines.failed_batches import in_words, of_data
+from autodist_core.runtime.data_pipelines.failed_batches import in_words, of_data, why
 from autodist_core.runtime.data_pipelines.graphs import written
 from autodist_core.runtime.data_pipelines.seed_generators import short_nodes
 from autodist_core.runtime.data_pipelines.seed_probe import SPEC
 from autodist_core.runtime.interruptible import BrokenOffError
 from autodist_core.runtime.sent_arrays import Place, Sender, in_parts
 
-_FRAME = re.compile(
-    r"^('|Graph execution error|Detected at node|<stack traces|the beginning of|\[\[)|From /job:|root error\(s\) found"
-)
-"""What stands in lines of TensorFlow's messages that do not say what went wrong."""
 END_SECONDS = 5.0
 """How long the close of a session waits for the end of its iterators."""
 
@@ -79,8 +75,6 @@ class PipelineSlot:
     """The handles of the machines' present iterators."""
     probes: list[list[bytes]] = field(default_factory=list)
     """For each generator of seeds that machines are told of, the graphs that set it, one for each machine."""
-    actions: dict[str, tuple[list[Any], list[Any], list[Any]]] = field(default_factory=dict)
-    """The feeds, fetches and targets of each action."""
 
     def put_into(
         self, graph: DistributedGraph, replicas: Sequence[Replica], arrays: Sequence[DrawnRows]
@@ -128,14 +122,15 @@ class PipelineSlot:
 class PipelinesOnMachines:
     """The slots of one session."""
 
-    def __init__(self, graph: Any, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
-        self._graph, self._session, self._placement, self._call = graph, session, placement, call
+    def __init__(self, session: Any, placement: Placement, call: Callable[..., Any]) -> None:
+        self._session, self._placement, self._call = session, placement, call
         self._chief = placement.tasks.chief
-        self._sender: Any = Sender(graph, session, self._chief, call)
+        self._sender: Any = Sender(session, self._chief, call)
         # The chief's machine first: graphs and states are there.
         self._hosts = tuple(sorted(placement.hosts, key=lambda host: host != self._chief))
         self._slots: list[PipelineSlot] = []
         self._calls: dict[tuple[str, str], Callable[..., Any]] = {}
+        """What carries out each action of each slot."""
         self._ending: list[threading.Thread] = []
         self._unended = False
         """Whether machines may have an iterator that was not ended, as behind a broken network."""
@@ -174,7 +169,7 @@ class PipelinesOnMachines:
         for slot in self._slots:
             self._end(slot)
         ending = [thread for thread in self._ending if thread.is_alive()]
-        self._graph = self._session = self._sender = None
+        self._session = self._sender = None
         self._slots.clear()
         self._calls.clear()
 
@@ -258,7 +253,6 @@ class PipelinesOnMachines:
             self._run(doing, slot, "put", [bounds])
             self._sender.free(slot.parts, doing)
             if pipeline.generators is not None:
-                self._add_seeds(slot)
                 probes = map(pipeline.generators.probes_for, self._run(doing, slot, "find generators"))
                 slot.probes = [list(graphs) for graphs in zip(*probes, strict=True)]
         slot.content = pipeline
@@ -270,18 +264,11 @@ class PipelinesOnMachines:
         by_share = bool(pipeline.shares)
         parts = self._sender.place([f"{name}/parts"], [(tf.string, ())], hosts)
         slot = PipelineSlot(name, pipeline.made_specs, self._placement, hosts, parts, pipeline.foreseen, by_share)
-        with defer_interrupt(), self._graph.as_default():
-            slot.actions = _actions(slot, self._chief)
-        # Another thread calls it, and only this one may extend the graph.
-        self._callable(slot, "end")
+        with defer_interrupt(), self._session.graph.as_default():
+            for action, (nodes, feeds) in _actions(slot, self._chief).items():
+                self._calls[name, action] = self._session.make_callable(nodes, feed_list=feeds)
         self._slots.append(slot)
         return slot
-
-    def _add_seeds(self, slot: PipelineSlot) -> None:
-        """Add the operations that tell seeds, for the first content of the slot that needs them."""
-        if "set seeds" not in slot.actions:
-            with defer_interrupt(), self._graph.as_default():
-                slot.actions |= _seed_actions(slot, self._chief)
 
     def _end(self, slot: PipelineSlot) -> None:
         """End the iterators of a slot, without waiting for it."""
@@ -297,89 +284,74 @@ class PipelinesOnMachines:
                 log.debug("a data pipeline did not end", exc_info=True)
                 self._unended = True
 
-        call = self._callable(slot, "end")
+        call = self._calls[slot.name, "end"]
         thread = threading.Thread(target=end, daemon=True, name="autodist-pipeline-end")
         self._ending = [*(each for each in self._ending if each.is_alive()), thread]
         thread.start()
 
     def _run(self, doing: str, slot: PipelineSlot, action: str, arrays: Sequence[Any] = ()) -> Any:
-        return self._call(doing, self._callable(slot, action), *arrays)
-
-    def _callable(self, slot: PipelineSlot, action: str) -> Callable[..., Any]:
-        key = slot.name, action
-        if key not in self._calls:
-            feeds, fetches, targets = slot.actions[action]
-            with defer_interrupt():
-                self._calls[key] = self._session.make_callable([*fetches, *targets], feed_list=feeds)
-        return self._calls[key]
+        return self._call(doing, self._calls[slot.name, action], *arrays)
 
 
-def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any], list[Any]]]:
-    """Add the operations of a slot to the present graph; return the feeds, fetches and targets of each action."""
+def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Add the operations of a slot to the present graph; return the operations of each action, and its feeds."""
     with tf.device(chief):
         bounds = sent_bounds = tf.compat.v1.placeholder(tf.int64, [None, 2])
         state = sent_state = tf.compat.v1.placeholder(tf.string, [])
-    typed = iterator_types(slot.specs)
-    put, drop, create, anew, tell, make, end, handles = [], [], [], [], [], [], [], []
-    begins: dict[str, tuple[list[Any], list[Any], list[Any]]] = {}
+        seeds = sent_seeds = tf.compat.v1.placeholder(tf.string, [])
+    typed, of_probe = iterator_types(slot.specs), iterator_types([SPEC])
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    handles, graphs = [], []
+    begins: dict[str, tuple[list[Any], list[Any]]] = {}
     for host in slot.hosts:
         with tf.device(host):
-            sent_bounds, sent_state = tf.identity(sent_bounds), tf.identity(sent_state)
+            sent_bounds, sent_state, sent_seeds = map(tf.identity, (sent_bounds, sent_state, sent_seeds))
             holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{slot.name}/dataset")
             parts = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[None], shared_name=slot.parts.names[0])
             begin, stop = tf.unstack(sent_bounds[slot.share_of(host)])
             graph = tf.strings.reduce_join(tf.raw_ops.ReadVariableOp(resource=parts, dtype=tf.string)[begin:stop])
             dataset = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-            put.append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
-            drop.append(tf.raw_ops.DestroyResourceOp(resource=holder))
-            create.append(tf.raw_ops.IteratorToStringHandle(resource_handle=tf.raw_ops.AnonymousIterator(**typed)))
+            found["put"].append(tf.raw_ops.AssignVariableOp(resource=holder, value=dataset))
+            found["drop"].append(tf.raw_ops.DestroyResourceOp(resource=holder))
+            new = tf.raw_ops.AnonymousIterator(**typed)
+            found["create"].append(tf.raw_ops.IteratorToStringHandle(resource_handle=new))
             handles.append(tf.compat.v1.placeholder(tf.string, []))
             iterator = tf.raw_ops.IteratorFromStringHandleV2(string_handle=handles[-1], **typed)
             held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
-            anew.append(tf.raw_ops.MakeIterator(dataset=held, iterator=iterator))
+            anew = tf.raw_ops.MakeIterator(dataset=held, iterator=iterator)
+            found["begin anew"].append(anew)
             told = tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=f"{slot.name}/state")
-            tell.append(tf.raw_ops.AssignVariableOp(resource=told, value=sent_state))
-            with tf.control_dependencies([anew[-1]]):
-                saved = tf.io.parse_tensor(tf.raw_ops.ReadVariableOp(resource=told, dtype=tf.string), tf.variant)
-                begun = tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved)
-            with tf.control_dependencies([begun]):
-                begins[f"begin {host}"] = ([handles[-1]], [], [tf.raw_ops.DestroyResourceOp(resource=told)])
-            make.append(sample_of(next_of(handles[-1], slot.specs)))
-            end.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
-    return {
-        "put": ([bounds], [], put), "drop": ([], [], drop), "create": ([], create, []),
-        "begin anew": (handles, [], anew), "make": (handles, make, []), "tell": ([state], [], tell),
-        "end": (handles, [], end), **begins,
-    }  # fmt: skip
-
-
-def _seed_actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[Any], list[Any]]]:
-    """Add what finds and sets the generators of seeds on the machines to the present graph; return the actions."""
-    with tf.device(chief):
-        state = sent_state = tf.compat.v1.placeholder(tf.string, [])
-    typed = iterator_types([SPEC])
-    found, graphs, put = [], [], []
-    for host in slot.hosts:
-        with tf.device(host):
-            sent_state = tf.identity(sent_state)
-            holder = tf.raw_ops.VarHandleOp(dtype=tf.variant, shape=[], shared_name=f"{slot.name}/dataset")
-            held = tf.raw_ops.ReadVariableOp(resource=holder, dtype=tf.variant)
-            found.append(short_nodes(written(held)))
+            found["tell"].append(tf.raw_ops.AssignVariableOp(resource=told, value=sent_state))
+            saved = tf.raw_ops.ReadVariableOp(resource=told, dtype=tf.string)
+            begins[f"begin {host}"] = [_begun(iterator, anew, saved, told)], [handles[-1]]
+            found["make"].append(sample_of(next_of(handles[-1], slot.specs)))
+            found["end"].append(tf.raw_ops.DestroyResourceOp(resource=iterator))
+            found["find generators"].append(short_nodes(written(held)))
             graphs.append(tf.compat.v1.placeholder(tf.string, []))
-            probe = tf.raw_ops.DatasetFromGraph(graph_def=graphs[-1])
-            iterator = tf.raw_ops.AnonymousIterator(**typed)
-            with tf.control_dependencies([tf.raw_ops.MakeIterator(dataset=probe, iterator=iterator)]):
-                saved = tf.io.parse_tensor(sent_state, tf.variant)
-                begun = tf.raw_ops.DeserializeIterator(resource_handle=iterator, serialized=saved)
-            with tf.control_dependencies([begun]):
-                put.append(tf.raw_ops.DestroyResourceOp(resource=iterator))
-    return {"find generators": ([], found, []), "set seeds": ([state, *graphs], [], put)}
+            probe = tf.raw_ops.AnonymousIterator(**of_probe)
+            made = tf.raw_ops.MakeIterator(
+                dataset=tf.raw_ops.DatasetFromGraph(graph_def=graphs[-1]), iterator=probe
+            )
+            found["set seeds"].append(_begun(probe, made, sent_seeds, probe))
+    feeds = {
+        "put": [bounds], "drop": [], "create": [], "begin anew": handles, "tell": [state], "make": handles,
+        "end": handles, "find generators": [], "set seeds": [seeds, *graphs],
+    }
+    return {action: (nodes, feeds[action]) for action, nodes in found.items()} | begins
+
+
+def _begun(iterator: Any, made: Any, saved: Any, then: Any) -> Any:
+    """Let an iterator, which another operation makes, go on from a saved state; then end another resource."""
+    with tf.control_dependencies([made]):
+        begun = tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator, serialized=tf.io.parse_tensor(saved, tf.variant)
+        )
+    with tf.control_dependencies([begun]):
+        return tf.raw_ops.DestroyResourceOp(resource=then)
 
 
 def _short(error: Exception) -> str:
-    """The line of TensorFlow's message that says what went wrong. It stands behind where the operation was made."""
-    text = str(error).rpartition("\nNode: ")[2]
-    lines = [line.rpartition("}} ")[2].strip() for line in text.splitlines()]
-    # A line of signs only stands around the errors of several machines.
-    said = (line for line in lines if any(map(str.isalpha, line)) and not _FRAME.search(line))
-    return next(said, type(error).__name__).rstrip(".:")[:300]
+    """What went wrong, in one line. It stands behind where the operation was made."""
+    _, made, text = str(error).rpartition("\nNode: ")
+    said = why(text.partition("\n")[2] if made else text).partition("\n")[0]
+    return said.rpartition("}} ")[2].rstrip(".:")[:300] or type(error).__name__

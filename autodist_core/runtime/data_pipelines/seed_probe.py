@@ -80,8 +80,7 @@ class SeedProbe:
         graph = type(self._graph).FromString(self._graph.SerializeToString())
         (resource,) = resources_of(graph)
         resource.CopyFrom(handle)
-        written: bytes = graph.SerializeToString()
-        return written
+        return graph.SerializeToString()
 
 
 def _as_written() -> Any:
@@ -111,8 +110,7 @@ def _written(state: bytes, drawn: int) -> bytes:
     values[place] = tf.constant(drawn, tf.int64)
     compressed = tf.raw_ops.SerializeTensor(tensor=tf.raw_ops.CompressElement(components=values)).numpy()
     entry.tensors[0].CopyFrom(_tensor(_entries(compressed), []))
-    written: bytes = _tensor(entries, [len(entries)]).SerializeToString()
-    return written
+    return _tensor(entries, [len(entries)]).SerializeToString()
 
 
 def _place(entries: Sequence[Any]) -> tuple[Any, int]:

@@ -6,7 +6,7 @@ once. Every other copy is a variable of its own, which gets the value of the hom
 changed. A variable that is split over several devices has no home: its value is put together when somebody looks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,8 @@ class Copies:
         """What each copy is a copy of, by the copy's name."""
         self._handles: dict[str, Any] = {}
         """The handle of each copy that a step has asked for, by the copy's name."""
-        self._made: list[Any] = []
-        self._adopted: dict[str, Any] = {}
-        """The variables that kernels added, by name."""
+        self._made: dict[str, Any] = {}
+        """The variables of TensorFlow that were made here, by the copy's name or that of a variable of a kernel."""
         self._with_others: set[str] = set()
         """The variables of which a copy was made here."""
 
@@ -54,19 +53,19 @@ class Copies:
             if variable.name in self.variables or not variable.handle:
                 continue
             self.variables[variable.name] = variable
-            parts = self._placement.parts.get(variable.name, ())
-            for each in (variable, *parts):
-                self._all |= {copy.shared_name: (each, copy) for copy in self._placement.copies(each.name)}
+            self._all |= {copy.shared_name: (each, copy) for each, copy in self._copies(variable)}
             if variable.name in own:
                 self._own[variable.name] = own[variable.name]
                 self._settle_home(variable, own[variable.name])
 
     def adopt(self, variable: AddedVariable) -> None:
         """Make a variable that a kernel added, of zeros."""
-        with tf.init_scope(), tf.device(variable.device):
-            made = tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
-        self._adopted[variable.name] = made
-        self._handles[variable.name] = made.handle
+        self._make(variable.name, variable.device, lambda: tf.zeros(variable.shape, variable.dtype))
+
+    def _make(self, name: str, device: str, initial: Callable[[], Any]) -> None:
+        with tf.init_scope(), tf.device(device):
+            self._made[name] = tf.Variable(initial(), trainable=False)
+        self._handles[name] = self._made[name].handle
 
     def _settle_home(self, variable: Variable, handle: Any) -> None:
         device = tf.DeviceSpec.from_string(handle.device)
@@ -89,11 +88,8 @@ class Copies:
         """The handle of a copy. A copy that does not exist yet is made, with the value of the user's variable."""
         if shared_name not in self._handles:
             variable, copy = self._all[shared_name]
-            with tf.init_scope(), tf.device(copy.device):
-                made = tf.Variable(self._initial(variable, copy), trainable=False)
-            self._made.append(made)
+            self._make(shared_name, copy.device, lambda: self._initial(variable, copy))
             self._with_others.add(variable.part_of or variable.name)
-            self._handles[shared_name] = made.handle
         return self._handles[shared_name]
 
     def spread(self, names: Iterable[str]) -> None:
@@ -105,8 +101,8 @@ class Copies:
 
     def write(self, name: str, value: np.ndarray) -> None:
         """Give all copies of a variable this value."""
-        if name in self._adopted:
-            self._adopted[name].assign(value)
+        if name not in self.variables:
+            self._made[name].assign(value)
             return
         if (home := self._homes.get(name)) is not None:
             self._assign(self._handles[home.shared_name], value, self.variables[name])
@@ -114,12 +110,11 @@ class Copies:
 
     def read(self, name: str) -> np.ndarray:
         """The value of a variable."""
-        if name in self._adopted:
-            return np.array(self._adopted[name].numpy())
+        if name not in self.variables:
+            return np.array(self._made[name].numpy())
         variable = self.variables[name]
         if (home := self._homes.get(name)) is not None:
-            value: np.ndarray = self._read(self._handles[home.shared_name], name).numpy()
-            return value
+            return self._read(self._handles[home.shared_name], name).numpy()
         sources = self._placement.read_from(variable)
         found = [self._read(self.handle(copy.shared_name), variable.name).numpy() for _, copy in sources]
         return found[0] if len(found) == 1 else np.concatenate(found, axis=sources[0][0].axis)
@@ -128,7 +123,6 @@ class Copies:
         """Free what was made here."""
         self._handles.clear()
         self._made.clear()
-        self._adopted.clear()
         self._own.clear()
 
     def _copies(self, variable: Variable) -> list[tuple[Variable, Copy]]:

@@ -188,7 +188,8 @@ class LocalSession(ReplicatedSession):
                 finally:
                     self._here.works = False
                 if self._timings is not None:
-                    self._timings.ran(Run(begin, Timings.now(), fed=sum(_bytes(tensor) for tensor in tensors)))
+                    sizes = (tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors)
+                    self._timings.ran(Run(begin, Timings.now(), fed=sum(sizes)))
             return list(results)[:count]
 
         return run
@@ -212,7 +213,3 @@ def _made(node: Any, name: str) -> Any:
     return tf.raw_ops.FIFOQueueV2(
         component_types=list(node.attr["component_types"].list.type), capacity=node.attr["capacity"].i, shared_name=name
     )
-
-
-def _bytes(tensor: Any) -> int:
-    return int(np.prod(tensor.shape)) * tensor.dtype.size

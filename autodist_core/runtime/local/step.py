@@ -5,6 +5,7 @@ batch into the replicas' slices itself. So a step is one call of a function, and
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from autodist_core.kernel import DistributedGraph
 from autodist_core.runtime.batch_slices import Each
 from autodist_core.runtime.composites import Component
 from autodist_core.runtime.replicated import ReplicatedStep
+from autodist_core.step.grouping import by_key
 
 _HOST = "/device:CPU:0"
 
@@ -31,7 +33,6 @@ class LocalStep(ReplicatedStep):
     """
 
     def _run(self, call: Callable[..., Any], arrays: Sequence[Any], total: int, slot: Any) -> list[Any]:
-        del slot
         tensors = [tensor for array in arrays for tensor in _tensors(array, len(self._bounds))]
         return list(call(*tensors) if total == self._usual else call(*tensors, np.array(self._ends, np.int64)))
 
@@ -44,12 +45,14 @@ class LocalStep(ReplicatedStep):
         signature = [spec for index, array in enumerate(arrays) for spec in self._specs(index, array, usual)]
         if not usual:
             signature.append(tf.TensorSpec([len(self._bounds) + 1], tf.int64))
-        ends = self._ends if usual else None
+        fixed = self._ends if usual else None
         # What must be known of an array to make it again of its tensors: an `Each`, a component of which rows, or None.
         layout = [array if isinstance(array, Each | Component) else None for array in arrays]
 
         def feeds(tensors: Sequence[Any]) -> Mapping[str, Any]:
-            return self._feeds(graph, layout, tensors, ends)
+            with tf.device(_HOST):
+                ends = fixed or [tensors[-1][place] for place in range(len(graph.feeds) + 1)]
+                return self._feeds(graph, _arrays(layout, tensors, len(graph.feeds)), ends)
 
         call: Callable[..., Any] = self._session.function(graph, name, signature, feeds, self._doing, self._part)
         layout.clear()  # TensorFlow keeps the function that was traced, and it must not keep the batch
@@ -63,28 +66,19 @@ class LocalStep(ReplicatedStep):
         shape = tensor.shape if size is None or tensor.shape is None else (size, *tensor.shape[1:])
         return [tf.TensorSpec(shape, tensor.dtype)]
 
-    def _feeds(
-        self, graph: DistributedGraph, layout: Sequence[Any], tensors: Sequence[Any], ends: Sequence[int] | None
-    ) -> dict[str, Any]:
-        """What each placeholder of the graph is, made of the function's arguments."""
-        remaining = list(tensors)
-        with tf.device(_HOST):
-            if ends is None:
-                moments = remaining.pop()
-                ends = [moments[place] for place in range(len(graph.feeds) + 1)]
-            arrays = _arrays(layout, remaining, len(graph.feeds))
-            found: dict[str, Any] = {}
-            for replica, names in enumerate(graph.feeds):
-                start, stop = ends[replica], ends[replica + 1]
-                alone = len(graph.feeds) == 1
-                rows = [
-                    arrays[index] if alone else self._slicer.part(index, arrays[index], replica, start, stop)
-                    for index in graph.inputs
-                ]
-                found |= zip(names, map(_whole, rows), strict=True)
-            if graph.counts:
-                sizes = [tf.cast(stop - start, tf.float64) for start, stop in pairwise(ends)]
-                found |= zip(graph.counts, [*sizes, tf.cast(ends[-1] - ends[0], tf.float64)], strict=True)
+    def _feeds(self, graph: DistributedGraph, arrays: Sequence[Any], ends: Sequence[Any]) -> dict[str, Any]:
+        """What each placeholder of the graph is."""
+        found: dict[str, Any] = {}
+        alone = len(graph.feeds) == 1
+        for replica, (names, (start, stop)) in enumerate(zip(graph.feeds, pairwise(ends), strict=True)):
+            rows = [
+                arrays[index] if alone else self._slicer.part(index, arrays[index], replica, start, stop)
+                for index in graph.inputs
+            ]
+            found |= zip(names, (_tensors(array, 1)[0] for array in rows), strict=True)
+        if graph.counts:
+            sizes = [tf.cast(stop - start, tf.float64) for start, stop in pairwise(ends)]
+            found |= zip(graph.counts, [*sizes, tf.cast(ends[-1] - ends[0], tf.float64)], strict=True)
         return found
 
 
@@ -95,24 +89,15 @@ def _tensors(array: Any, active: int) -> Sequence[Any]:
     return [array.rows.components[array.index] if isinstance(array, Component) else array]
 
 
-def _arrays(layout: Sequence[Any], tensors: list[Any], active: int) -> list[Any]:
-    """The arrays of a batch, made of the function's arguments."""
+def _arrays(layout: Sequence[Any], tensors: Sequence[Any], active: int) -> list[Any]:
+    """The arrays of a batch, made of the function's first arguments."""
     remaining = iter(tensors)
-    taken = [list(islice(remaining, active if isinstance(each, Each) else 1)) for each in layout]
-    found: list[Any] = []
-    for each, values in zip(layout, taken, strict=True):
-        if isinstance(each, Each):
-            found.append(Each(tuple(values), each.rows))
-        elif isinstance(each, Component):
-            whose = [other.rows if isinstance(other, Component) else None for other in layout]
-            parts = [values[0] for rows, values in zip(whose, taken, strict=True) if rows is each.rows]
-            found.append(Component(each.rows.of(parts), each.index))
-        else:
-            found.append(values[0])
+    found = [
+        replace(each, values=tuple(islice(remaining, active))) if isinstance(each, Each) else next(remaining)
+        for each in layout
+    ]
+    parts = by_key((each.rows, made) for each, made in zip(layout, found, strict=True) if isinstance(each, Component))
+    for place, each in enumerate(layout):
+        if isinstance(each, Component):
+            found[place] = Component(replace(each.rows, components=tuple(parts[each.rows])), each.index)
     return found
-
-
-def _whole(array: Any) -> Any:
-    if isinstance(array, Each):
-        return array.values[0]
-    return array.rows.components[array.index] if isinstance(array, Component) else array

@@ -8,13 +8,14 @@ In: the loads and steps of a session, and values read from it. Out: the state an
 >>> backup.ran(Ran(0, (np.ones((4, 3)),), 4), training=True, written={"w"})
 >>> print(backup)
 the model holds the state after training step 0; the 1 step since then is lost
->>> backup.take(lambda names: ((name, np.ones(2)) for name in names), dict)
+>>> from types import SimpleNamespace
+>>> backup.take(SimpleNamespace(read_each=lambda names: ((name, np.ones(2)) for name in names), read_added=dict))
 >>> print(backup)
 the model holds the state after training step 1, the last one: nothing is lost
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from autodist_core.errors import amount
 from autodist_core.interrupts import defer_interrupt
-from autodist_core.runtime.aligned import same_bits
+from autodist_core.runtime.equal_arrays import same_bits
 from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
 
 _PAUSE_PER_COST = 50
@@ -135,16 +136,15 @@ class Backup:
         pause = max(_LEAST_PAUSE, _PAUSE_PER_COST * self._cost) if self.every is None else self.every
         return bool(self.events) and (self._event_bytes > _MOST_BYTES or time.monotonic() - self._taken_at >= pause)
 
-    def take(
-        self, read: Callable[[Iterable[str]], Iterable[tuple[str, np.ndarray]]],
-        read_added: Callable[[], dict[str, np.ndarray]],
-    ) -> None:
-        """Read the state again: the variables that were written since, and the added variables."""
+    def take(self, session: Any) -> None:
+        """Read the state of a session again: the variables that were written since, and the added variables."""
         start = time.monotonic()
         # What was read is this backup's alone: what stays in memory is not copied.
-        read_now = ((name, np.asarray(value)) for name, value in read(sorted(self.written)))
+        read_now = ((name, np.asarray(value)) for name, value in session.read_each(sorted(self.written)))
         values = {name: self.on_disk.keep(value, is_own=True) for name, value in read_now}
-        added = {name: np.asarray(value) for name, value in read_added().items()} if self.trained else self.added
+        added = self.added
+        if self.trained:
+            added = {name: np.asarray(value) for name, value in session.read_added().items()}
         # After Ctrl-C, the backup has either the old state or the new one.
         with defer_interrupt():
             self.values, self.added = self.values | values, added

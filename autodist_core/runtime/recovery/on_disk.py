@@ -32,7 +32,6 @@ import tempfile
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,16 +64,15 @@ class Kept:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def array_of(kept: Kept | np.ndarray) -> np.ndarray:
+def array_of(kept: Any) -> np.ndarray:
     """The value. What is read of it is in memory as long as the array exists. What is written stays in the array."""
-    return kept if isinstance(kept, np.ndarray) else _mapped(kept, "c")
+    return _mapped(kept, "c") if isinstance(kept, Kept) else kept
 
 
 def _mapped(kept: Kept, mode: Literal["c", "r+"]) -> np.ndarray:
     mapped: Any = np.memmap(kept.owner.file, np.uint8, mode, kept.offset, (kept.size,))
     mapped.kept = kept  # the place is not free before the array is gone
-    value: np.ndarray = mapped.view(np.ndarray).view(kept.dtype).reshape(kept.shape)
-    return value
+    return mapped.view(np.ndarray).view(kept.dtype).reshape(kept.shape)
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -128,26 +126,6 @@ def _place_of(value: np.ndarray) -> Kept | None:
     return kept if is_whole else None
 
 
-class Arrays(Mapping[str, np.ndarray]):
-    """Kept values by name, each as an array that is made when somebody asks for it.
-
-    >>> Arrays({"w": np.ones(2)})["w"].tolist()
-    [1.0, 1.0]
-    """
-
-    def __init__(self, kept: Mapping[str, Kept | np.ndarray]) -> None:
-        self._kept = kept
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return array_of(self._kept[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-
 class OnDisk:
     """The file of one backup, or of one array. The module has an example."""
 
@@ -185,8 +163,7 @@ class OnDisk:
         if self.file is None:
             self.file = tempfile.TemporaryFile(dir=folder(), buffering=0)  # noqa: SIM115 - open as long as this object
             weakref.finalize(self, self.file.close)
-        number: int = self.file.fileno()
-        return number
+        return self.file.fileno()
 
     def _count(self, size: int) -> None:
         self._in_memory += size

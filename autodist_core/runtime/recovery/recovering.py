@@ -16,11 +16,10 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.log import log
 from autodist_core.runtime.batch_slices import copied
-from autodist_core.runtime.composites import in_memory
 from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
-from autodist_core.runtime.recovery.on_disk import Arrays, Kept, array_of
+from autodist_core.runtime.recovery.on_disk import Kept, array_of
 from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -70,9 +69,8 @@ class RecoveringSession(Session):
         self._restart = restart
         self._progress = progress
         self._backup = Backup(backup_every)
-        self._added: list[tuple[GraphItem, int | None]] = []
-        self._written: list[frozenset[str]] = []
-        """For each step: the variables that it may write."""
+        self._added: list[tuple[GraphItem, int | None, frozenset[str]]] = []
+        """The steps, each with the variables that it may write."""
         self._sizes: dict[str, int] = {}
         """The bytes of each variable."""
         self._unloaded: dict[str, Kept | np.ndarray] = {}
@@ -92,8 +90,7 @@ class RecoveringSession(Session):
         self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
     ) -> SessionStep:
         """Add a step to this session."""
-        self._added.append((item, usual))
-        self._written.append(_written_by(item))
+        self._added.append((item, usual, _written_by(item)))
         self._sizes |= {variable.name: variable.byte_size for variable in item.variables}
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
@@ -130,9 +127,9 @@ class RecoveringSession(Session):
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables, one after the other."""
-        yield from self.read(names).items()
+        yield from ((name, array_of(kept)) for name, kept in self.read_kept(names).items())
 
-    def read(self, names: Iterable[str]) -> Mapping[str, np.ndarray]:
+    def read_kept(self, names: Iterable[str]) -> Mapping[str, Kept | np.ndarray]:
         """Read the current values of variables; the last safe values if the cluster is gone."""
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
@@ -147,8 +144,7 @@ class RecoveringSession(Session):
                 if self._session is not None:
                     raise
                 self._unraised = error
-        # One is mapped when it is asked for: each map of a file keeps the file open.
-        return Arrays({name: safe for name in names if (safe := self._safe(name)) is not None})
+        return {name: safe for name in names if (safe := self.last_safe(name)) is not None}
 
     def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
         """Let the machines write what they have of large variables; return the names of these."""
@@ -160,17 +156,8 @@ class RecoveringSession(Session):
 
         return frozenset() if self._session is None else self._try_until_done(write)
 
-    def is_on_disk(self, name: str) -> bool:
-        """Whether the last safe value of a variable is on disk."""
-        return isinstance(self._safe(name), Kept)
-
-    def last_safe(self, name: str) -> np.ndarray:
-        """The value of a variable in the last safe state."""
-        found = self._safe(name)
-        assert found is not None
-        return array_of(found)
-
-    def _safe(self, name: str) -> Kept | np.ndarray | None:
+    def last_safe(self, name: str) -> Kept | np.ndarray | None:
+        """The value of a variable in the last safe state, as it is kept."""
         # What is still to be written is newer than what the session has.
         return self._unloaded.get(name, self._backup.values.get(name))
 
@@ -182,8 +169,8 @@ class RecoveringSession(Session):
         ran, self._ran = self._ran, 0
         if ran < 2 or self._session is None or not self._backup.current or self.placement.loose is not None:
             return
-        sums = {each.name for item, _ in self._added for each in item.variables if each.aggregation == "sum"}
-        names = {name for name in self.known if self.is_on_disk(name)} - sums
+        sums = {each.name for item, *_ in self._added for each in item.variables if each.aggregation == "sum"}
+        names = {name for name in self.known if isinstance(self.last_safe(name), Kept)} - sums
         # Noted first: some may be gone even if the call fails.
         self._forgotten |= names
         with contextlib.suppress(NodeLostError, BrokenOffError):
@@ -220,14 +207,14 @@ class RecoveringSession(Session):
         if session.condition is Condition.SPOILT:
             raise BrokenOffError("A step failed, and collectives over several machines do not survive that.")
         self._load_rest(session)
-        needed = self._forgotten.intersection(each.name for each in self._added[event.step][0].variables)
+        item, _, written = self._added[event.step]
+        needed = self._forgotten.intersection(each.name for each in item.variables)
         if needed:
-            session.remember(Arrays({name: self._backup.values[name] for name in sorted(needed)}))
+            session.remember({name: self._backup.values[name] for name in sorted(needed)})
             self._forgotten -= needed
-        written = self._written[event.step]
         try:
             outputs = self._steps[event.step](event.arrays, event.total)
-            self._backup.ran(event, bool(self._added[event.step][0].gradients), written)
+            self._backup.ran(event, bool(item.gradients), written)
         except BaseException:
             # After Ctrl-C the step goes on. The state is read when it has ended.
             self._backup.written.update(written)
@@ -285,13 +272,13 @@ class RecoveringSession(Session):
         """Open another session, load the safe state, and repeat the events. Only then put it in place."""
         session = self._open()
         try:
-            steps = [session.add(item, usual) for item, usual in self._added]
+            steps = [session.add(item, usual) for item, usual, _ in self._added]
             known = set(session.known)
-            session.load(Arrays({name: value for name, value in self._backup.values.items() if name in known}))
+            session.load({name: value for name, value in self._backup.values.items() if name in known})
             session.load_added(self._backup.added)
             for event in self._backup.events:
                 if isinstance(event, Loaded):
-                    session.load(Arrays(event.values))
+                    session.load(event.values)
                 else:
                     steps[event.step](event.arrays, event.total)
         except BaseException as error:
@@ -305,18 +292,18 @@ class RecoveringSession(Session):
 
     def _back_up(self, session: Session) -> None:
         self._load_rest(session)
-        self._backup.take(session.read_each, session.read_added)
+        self._backup.take(session)
         log.debug("The state after training step %d is safe.", self._backup.steps)
 
     def _read(self, session: Session, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         self._load_rest(session)
         found = session.read(name for name in names if name in self._backup.written)
-        return {name: found[name] if name in found else self.last_safe(name) for name in names}
+        return {name: found[name] if name in found else array_of(self.last_safe(name)) for name in names}
 
     def _load_rest(self, session: Session) -> None:
         """Write the values of all unfinished loads, also of an earlier load that was broken off."""
         if self._unloaded:
-            session.load(Arrays(self._unloaded))
+            session.load(self._unloaded)
             with defer_interrupt():
                 self._backup.loaded(self._unloaded)
                 self._forgotten -= self._unloaded.keys()
@@ -346,6 +333,6 @@ class _RecoveringStep(SessionStep):
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
         # Copies: the step may be repeated later, and the user may reuse the memory of the arrays.
-        ran = Ran(self._number, tuple(copied(in_memory(array)) for array in arrays), total)
+        ran = Ran(self._number, tuple(map(copied, arrays)), total)
         outputs, self.graph = self._session.run(ran)
         return outputs

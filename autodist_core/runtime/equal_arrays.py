@@ -1,30 +1,11 @@
-"""The memory of arrays and tensors: a copy that TensorFlow takes over without copying it once more, and a comparison.
+"""Whether arrays are the same memory, or have the same bits.
 
-In: an array. Out: a copy whose memory begins at an address of which TensorFlow's operations can make use. TensorFlow
-copies any other array when it makes a tensor of it, and this takes as long as the first copy.
-
->>> aligned_copy(np.arange(3.0)).tolist()
-[0.0, 1.0, 2.0]
+In: two arrays. Out: a comparison that takes little memory, however large they are.
 """
 
 import numpy as np
 
-_BYTES = 64
-"""TensorFlow takes memory over whose address is a multiple of this."""
 _AT_A_TIME = 1 << 22
-
-
-def aligned_copy(value: np.ndarray) -> np.ndarray:
-    """A copy of an array of numbers. The module has an example.
-
-    >>> aligned_copy(np.ones((2, 3))).ctypes.data % 64
-    0
-    """
-    memory: np.ndarray = np.empty(value.nbytes + _BYTES, np.uint8)
-    start = -memory.ctypes.data % _BYTES
-    copy = memory[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    np.copyto(copy, value)
-    return copy
 
 
 def same_memory(one: np.ndarray, other: np.ndarray) -> bool:
