@@ -15,16 +15,7 @@ from typing import Any
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.reduced import Mixed, Number, Size, size_in
 from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.states.state import (
-    NO_CLAIM,
-    OTHER,
-    SAME,
-    Distinct,
-    OfExamples,
-    Rows,
-    Sizes,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, OTHER, SAME, Distinct, One, Rows, Sizes, State
 
 
 def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -74,7 +65,7 @@ def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'rows along axis 0'
     """
     shape, value = states[0], states[1] if len(states) > 1 else SAME
-    if isinstance(shape, Sizes) and value != NO_CLAIM and not isinstance(value, OfExamples):
+    if isinstance(shape, Sizes) and value != NO_CLAIM and not isinstance(value, One):
         found = Rows((shape.place,), outer=shape.times, subset=shape.subset, free=True)
         return scaled_by(flow, operation, found, value)
     if value != SAME:

@@ -148,7 +148,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(operations.SAME, arithmetic.same),
     **dict.fromkeys(operations.CONSTANT, lambda flow, operation, states: SAME),
     **dict.fromkeys(operations.BY_EXAMPLE, along_axes.by_example),
-    "Cross": along_axes.crossed,
     **dict.fromkeys(operations.OF_VECTORS, partial(along_axes.of_last_axes, count=1)),
     **dict.fromkeys(operations.OF_MATRICES, partial(along_axes.of_last_axes, count=2)),
     **dict.fromkeys(operations.OF_IMAGES, partial(along_axes.of_last_axes, count=3)),
