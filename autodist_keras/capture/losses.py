@@ -19,7 +19,7 @@ what it is, a sum or a mean (`sums.py`). For a loss of `reduction="sum"` the gra
     corrected = loss * (total / examples)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -28,7 +28,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import Sum
+from autodist_core.capture import Counted
+from autodist_core.capture.batch_axis import SAME, Linear, State, Sum
 from autodist_core.reports.reasons import Reason
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
@@ -71,12 +72,19 @@ class Losses:
     asked: bool = False
     """Whether the step asked one of the compiled losses."""
 
+    def counted(self, state_of: Callable[[Any], State]) -> dict[str, Counted]:
+        """How the losses count of which each value is of the batch, and of no single example, where gradients begin."""
+        return {
+            begin.op.name: Counted(0, begin.dtype, 1) for loss, begin in self.unweighted for state in [state_of(loss)]
+            if state == SAME or (isinstance(state, Linear) and state.degree == 0)
+        }
+
 
 def weighted(loss: Any, trace: Any) -> Any:
     """A loss whose gradient is multiplied by this replica's share; by 1 if the loss has a value for each example.
 
     The value of the loss stays: a step may log the loss that it differentiates. The gradient of values that are of no
-    single example, such as those of the whole batch on every replica, is multiplied later (see `mixing.followed`).
+    single example, such as those of the whole batch on every replica, is multiplied later (see `Losses.counted`).
 
     >>> from autodist_keras.capture.example import with_trace
     >>> def step(trace):

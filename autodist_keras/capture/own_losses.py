@@ -67,7 +67,7 @@ class OwnLosses:
         self._unknown = self._recording.unseen or any(not tf.is_symbolic_tensor(target) for target, _ in self._pairs)
         self._pairs = [pair for pair in self._pairs if tf.is_symbolic_tensor(pair[0])]
         targets = [target for target, _ in self._pairs]
-        self.known = gradients.of_gradients_by(self._recording.by_examples)
+        self.known = gradients.of_gradients_by(self._recording.of_examples)
         """How the states of gradients with respect to tensors follow from others, by `id`."""
         if targets:
             seen, behind = trace.seen, _behind(targets)
@@ -90,14 +90,13 @@ class OwnLosses:
             (seed, gradients.seeded(state_of(target), state_of(seed) if tf.is_symbolic_tensor(seed) else SAME))
             for target, seed in self._pairs
         ]
-        by_examples = gradients.means_of_examples(self._recording.of_examples, state_of)
         note = (self._trace.losses.own_note,) if self._unknown and not self._trace.losses.reduced else ()
         if not self._pairs:
             return (), {}, note
         begun = [(seed, state) for seed, state in found if seed is not None]
         # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
         over_replicas = bool(self._trace.sums or self._trace.gathers)
-        return *gradients.weighed(begun, by_examples, always=over_replicas), note
+        return *gradients.weighed(begun, self._recording.of_examples, state_of, always=over_replicas), note
 
 
 def _applied(recording: gradients.Recording, trace: Any) -> list[gradients.Differentiation]:

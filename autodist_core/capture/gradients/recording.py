@@ -56,7 +56,7 @@ class Differentiation:
 
 @dataclass(frozen=True)
 class OfExamples:
-    """A gradient with respect to a tensor, such as a batch or an activation.
+    """One call that computes gradients with respect to tensors, such as a batch or activations.
 
     >>> from autodist_core.capture.gradients.example import recorded_trace
     >>> def slope(x):
@@ -64,13 +64,13 @@ class OfExamples:
     ...         tape.watch(x)
     ...         loss = tf.reduce_sum(x * x, name="loss")
     ...     return tape.gradient(loss, x)
-    >>> (found,) = recorded_trace(slope)[1].by_examples
-    >>> found.source.op.name, [target.op.name for target, _ in found.targets]
-    ('x', ['loss'])
+    >>> (found,) = recorded_trace(slope)[1].of_examples
+    >>> [source.op.name for source in found.sources], [target.op.name for target, _ in found.targets]
+    (['x'], ['loss'])
     """
 
-    gradient: Any
-    source: Any
+    gradients: tuple[tuple[Any, Any], ...]
+    """The gradients, each with the tensor with respect to which it is computed."""
     targets: tuple[tuple[Any, Any], ...]
     """The tensors that are differentiated, each with the tensor with which differentiation begins."""
     sources: tuple[Any, ...]
@@ -92,9 +92,7 @@ class Recording:
     found: list[Differentiation] = field(default_factory=list)
     variables: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """The variables that the function touches, each with its handle, by the `id` of the handle."""
-    of_examples: list[tuple[Any, Any, tuple[Any, ...]]] = field(default_factory=list)
-    """The target, its seed, and the tensors with respect to which gradients are computed, variables left out."""
-    by_examples: list[OfExamples] = field(default_factory=list)
+    of_examples: list[OfExamples] = field(default_factory=list)
     refusal: CaptureError | None = None
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
     marks: bool = True
@@ -153,13 +151,14 @@ class Recording:
         If a loss is a mean, such gradients count by the replica's share.
         """
         tensors = tuple(each for each in sources if tf.is_tensor(each) and handle_of(each) is None)
-        pairs, results = tuple(zip(targets, seeds, strict=False)), []
-        self.of_examples += [(target, seed, tensors) for target, seed in pairs if tensors]
+        gradients, results = [], []
         for source, gradient in zip(sources, found, strict=True):
             if isinstance(gradient, tf.Tensor) and any(source is each for each in tensors):
                 gradient = tf.identity(gradient, name="gradient_by_tensor")
-                self.by_examples.append(OfExamples(gradient, source, pairs, tensors))
+                gradients.append((gradient, source))
             results.append(gradient)
+        if tensors:
+            self.of_examples.append(OfExamples(tuple(gradients), tuple(zip(targets, seeds, strict=False)), tensors))
         return results
 
     def marked(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
