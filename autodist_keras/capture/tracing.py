@@ -173,22 +173,16 @@ class CapturedStep(Captured):
 
 def trace_step(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool,
-    fused_kernels: bool = False, draws_as_one: bool = False,
+    fused_kernels: bool = False, draws_as_one: bool = False, degrees: Degrees = (),
 ) -> CapturedStep:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem. The module has an example.
 
     `specs` has one entry for each leaf of `data` that is not None. `concat` says that the results have one row for each
     example. `fused_kernels` says that updates and batch normalization may run in TensorFlow's kernels, and
-    `draws_as_one` that replicas draw the random numbers of one device, as far as they can.
+    `draws_as_one` that replicas draw the random numbers of one device, as far as they can. Once it is known, `degrees`
+    says how the terms of numbers count that a user's code makes of a batch.
     """
     build_ahead(model, step, data, specs)
-    return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one)
-
-
-def _captured(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_kernels: bool,
-    draws_as_one: bool, degrees: Degrees = (),
-) -> CapturedStep:
     function, trace = _trace(model, step, data, specs, fused_kernels, degrees)
     if not concat:
         require_dense(trace.result)
@@ -234,7 +228,7 @@ def _captured(
     of_terms = tuple(number.degrees(found.state_of) for number in trace.seen.numbers)
     if not degrees and any(map(any, of_terms)):
         # Only the finished trace tells how the terms of these numbers count.
-        return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one, of_terms)
+        return trace_step(model, step, data, specs, concat, fused_kernels, draws_as_one, of_terms)
     added_up, counted, notes_on_losses = own.counts(found.state_of)
     traced = replace(traced, added_up=added_up, counted={**counted, **trace.losses.counted(found.state_of)})
     lines = capture.source_lines(graph)
