@@ -23,7 +23,7 @@ from autodist_core.capture.traced import Traced, name_of
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Joined
 
-JOINS: Mapping[type[State], str] = {Alike: "same", Largest: "max", Smallest: "min"}
+_JOINS: Mapping[type[State], str] = {Alike: "same", Largest: "max", Smallest: "min"}
 """How the replicas' values become the whole batch's that are joined in the same way whatever their type is."""
 
 
@@ -67,13 +67,18 @@ def joined(traced: Traced, state_of: Callable[[Any], State]) -> tuple[Joined, ..
         found = [joined_result(tensor, state_of(tensor)) for tensor in tensors]
         return tuple(how for how in found if how is not None)
     return tuple(
-        Joined(name_of(tensor), how) for tensor in tensors for how in [_how(state_of(tensor))]
+        Joined(name_of(tensor), how) for tensor in tensors for how in [how_joined(state_of(tensor))]
         if how is not None and (how != "sum" or tensor.dtype.is_integer)
     )
 
 
-def _how(state: State) -> str | None:
-    return "sum" if isinstance(state, Linear) and state.degree == 1 else JOINS.get(type(state))
+def how_joined(state: State) -> str | None:
+    """Return how the replicas' values of a state are joined, whatever their type is; None if that depends on more.
+
+    >>> how_joined(SAME), how_joined(Largest())
+    ('same', 'max')
+    """
+    return "sum" if isinstance(state, Linear) and state.degree == 1 else _JOINS.get(type(state))
 
 
 def joined_result(tensor: Any, state: State) -> Joined | None:
@@ -93,7 +98,7 @@ def joined_result(tensor: Any, state: State) -> Joined | None:
         return Joined(name_of(tensor), "rows", state.axis) if state.axis else None
     if isinstance(state, Sizes) and state.times is not None and tensor.shape.num_elements() == 1:
         return Joined(name_of(tensor), "sum")
-    if (how := _how(state)) is not None:
+    if (how := how_joined(state)) is not None:
         return Joined(name_of(tensor), how)
     if isinstance(state, (Reduced, Sizes)) or tensor.shape.rank == 0:
         return Joined(name_of(tensor), "mean" if number else "same")

@@ -20,7 +20,7 @@ from autodist_core.capture.gradients.recording import Differentiation, Recording
 from autodist_core.capture.gradients.terms import Term, sum_of, terms_of, without
 from autodist_core.capture.traced import Counted, Exchanged, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
-from autodist_core.loops.combining.own_writes import require_averaged, require_combined, require_no_rows
+from autodist_core.loops.combining.own_writes import require_averaged, require_combined
 from autodist_core.loops.combining.recomputed import find_recomputed
 from autodist_core.loops.combining.side_state import additions, counted
 from autodist_core.loops.combining.totals import with_totals
@@ -70,8 +70,7 @@ def decided_for_whole_batch(
     state_of = found.state_of
 
     added = [(each, state_of(each.added)) for each in additions(traced)]
-    require_no_rows((write, state_of(write[0].inputs[-1])) for write in updates.own_writes)
-    require_combined(updates.own_writes, added)
+    require_combined(updates.own_writes, added, state_of)
     of_losses = [(seed, weighing.seeded(state_of(target), state_of(seed))) for target, seed in losses]
     # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
     over_replicas = bool(traced.exchanged.sums or traced.exchanged.gathers)
