@@ -47,24 +47,18 @@ def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return size_in(replace(state.sizes(operation), times=product(others, state.each)))
 
 
-def drawn(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of random numbers: examples are along the axis whose size is the batch size.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: (tf.random.normal(tf.shape(x)), tf.random.normal([4])))
-    'rows along axis 0, alike'
-    """
-    return filled(flow, operation, states[:1])
-
-
 def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor that is filled with one value.
+    """Return the state of a tensor that is filled with one value, or with random numbers.
+
+    Examples are along the axis whose size is the batch size.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.fill(tf.shape(x), 0.5))
     'rows along axis 0'
+    >>> shown(lambda x: (tf.random.normal(tf.shape(x)), tf.random.normal([4])))
+    'rows along axis 0, alike'
     """
-    shape, value = states[0], states[1] if len(states) > 1 else SAME
+    shape, value = states[0], states[1] if operation.type == "Fill" else SAME
     if isinstance(shape, Sizes) and value != NO_CLAIM and not isinstance(value, One):
         found = Rows((shape.place,), outer=shape.times, subset=shape.subset, free=True)
         return scaled_by(flow, operation, found, value)
