@@ -63,9 +63,7 @@ def capture(traced: Traced, joined: tuple[Joined, ...] | None = None) -> GraphIt
     ('gradient/0/0', ('loss', 'norm/Squeeze'))
     """
     if joined is None:
-        returned = batch_axis.to_be_joined(traced)
-        states = list(map(batch_axis.follow(traced, {}).state_of, returned)) if returned else ()
-        joined = batch_axis.joined(returned, states, traced.concat_outputs)
+        joined = batch_axis.joined(traced, batch_axis.follow(traced, {}).state_of)
     seams.check()
     refusals, marks = Refusals(), dict(traced.updates)
     found = Cut()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.capture.tape import Tape, draws, graphs_of, key
+from autodist_core.capture.tape import Tape, draws, graphs_of
 from autodist_core.capture.traversal import reached_from, sources
 
 # Operations that commute with a sum over replicas when everything they read does.
@@ -53,7 +53,7 @@ class Linearity:
     def is_linear(self, tensor: Any, given: frozenset[Any] = frozenset()) -> bool:
         """Whether a tensor is computed linearly from gradients that tapes made, and from `given` operations."""
         operation = tensor.op
-        if self._tape.made(operation) or key(operation) in given or _is_zero(operation):
+        if self._tape.made(operation) or operation in given or _is_zero(operation):
             return True
         inputs = list(operation.inputs)
         if operation.type == "Cast" and not _keeps_all(inputs[0].dtype, tensor.dtype):
@@ -67,7 +67,7 @@ class Linearity:
         if operation.type in SCALING:
             if any(_is_zero(inputs[position].op) for position in SCALING[operation.type]):
                 return True
-            tainted = [n for n, source in enumerate(inputs) if self._tape.reaches(source.op) or key(source.op) in given]
+            tainted = [n for n, source in enumerate(inputs) if self._tape.reaches(source.op) or source.op in given]
             return (
                 len(tainted) == 1
                 and tainted[0] in SCALING[operation.type]
@@ -121,12 +121,12 @@ def is_same_everywhere(operation: Any) -> bool:
 
 
 def _placeholders(graph: Any, positions: Iterable[int]) -> frozenset[Any]:
-    return frozenset(key(graph.inputs[position].op) for position in positions)
+    return frozenset(graph.inputs[position].op for position in positions)
 
 
 def _reads(tensor: Any, given: frozenset[Any]) -> bool:
     """Whether a tensor is computed from one of the given operations."""
-    return any(key(operation) in given for operation in reached_from([tensor.op], sources).values())
+    return not given.isdisjoint(reached_from([tensor.op], sources).values())
 
 
 def _keeps_all(source: tf.DType, target: tf.DType) -> bool:

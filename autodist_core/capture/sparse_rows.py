@@ -9,7 +9,7 @@ In: the row indices of a gradient in a traced step. Out: one of three kinds::
 Token ids are an example of `EACH`, positions in a sequence of `ALIKE`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,12 +19,13 @@ from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import ALIKE, EACH, UNIQUE
 from autodist_core.step.op_types import CALLS
+from autodist_core.step.reaching import reached
 
 _PASSING = {"Identity", "Reshape", "Cast", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
 _UNIQUE = {"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
 
-_Place = tuple[Any, tuple[Any, ...]]
-"""A tensor, and the calls of functions inside which it is."""
+_Place = tuple[Any, int, tuple[Any, ...]]
+"""An operation, one of its outputs, and the calls of functions inside which it is."""
 
 
 def rows_of(variable: str, indices: Any, inputs: Sequence[Any]) -> str:
@@ -36,7 +37,7 @@ def rows_of(variable: str, indices: Any, inputs: Sequence[Any]) -> str:
     >>> kinds == [EACH, ALIKE, UNIQUE]
     True
     """
-    kinds = _kinds((indices, ()), frozenset(placeholder.name for placeholder in inputs))
+    kinds = _kinds(_place(indices, ()), frozenset(placeholder.op.name for placeholder in inputs))
     # Two lookups of unique rows may have a row in common.
     if len(kinds) == 1 or set(kinds) in ({EACH}, {ALIKE}):
         return kinds[0]
@@ -48,13 +49,16 @@ def rows_of(variable: str, indices: Any, inputs: Sequence[Any]) -> str:
 
 
 def _kinds(place: _Place, inputs: frozenset[str]) -> list[str]:
-    tensor, calls = _origin(place)
-    operation = tensor.op
+    operation, output, calls = origin = _origin(place)
     if operation.type == "ConcatV2":
-        return [kind for part in list(operation.inputs)[:-1] for kind in _kinds((part, calls), inputs)]
-    if not _is_of_the_batch((tensor, calls), inputs):
+        return [kind for part in list(operation.inputs)[:-1] for kind in _kinds(_place(part, calls), inputs)]
+    if not _is_of_the_batch(origin, inputs):
         return [ALIKE]
-    return [UNIQUE if operation.type in _UNIQUE and tensor.value_index == 0 else EACH]
+    return [UNIQUE if operation.type in _UNIQUE and output == 0 else EACH]
+
+
+def _place(tensor: Any, calls: tuple[Any, ...]) -> _Place:
+    return tensor.op, tensor.value_index, calls
 
 
 def _origin(place: _Place) -> _Place:
@@ -65,38 +69,33 @@ def _origin(place: _Place) -> _Place:
 
 
 def _before(place: _Place) -> _Place | None:
-    tensor, calls = place
-    operation = tensor.op
+    operation, output, calls = place
     if operation.type in _PASSING:
-        return operation.inputs[0], calls
+        return _place(operation.inputs[0], calls)
     if operation.type == "IdentityN":
-        return operation.inputs[tensor.value_index], calls
+        return _place(operation.inputs[output], calls)
     if operation.type == "SelectV2" and [part.op.type for part in operation.inputs][:2] == ["Less", "AddV2"]:
         # Keras's `take`, which its Embedding uses, counts negative indices from the end in this way.
-        return operation.inputs[2], calls
+        return _place(operation.inputs[2], calls)
     if operation.type in CALLS:
         graph = graph_named(operation.graph, operation.get_attr("f").name)
-        return graph.outputs[tensor.value_index], (*calls, operation)
+        return _place(graph.outputs[output], (*calls, operation))
     if operation.type == "Placeholder" and calls:
-        names = [handed.name for handed in graph_named(calls[-1].graph, calls[-1].get_attr("f").name).inputs]
-        return calls[-1].inputs[names.index(tensor.name)], calls[:-1]
+        handed = graph_named(calls[-1].graph, calls[-1].get_attr("f").name).inputs
+        names = [placeholder.op.name for placeholder in handed]
+        return _place(calls[-1].inputs[names.index(operation.name)], calls[:-1])
     return None
 
 
 def _is_of_the_batch(place: _Place, inputs: frozenset[str]) -> bool:
     """Whether a tensor is computed from the batch, or from random numbers that each replica draws."""
-    waiting, seen = [place], set()
-    while waiting:
-        tensor, calls = _origin(waiting.pop())
-        operation = tensor.op
-        key = id(operation.graph), operation.name, tuple(id(call) for call in calls)
-        if key in seen or _is_size_of_all(operation):
-            continue
-        seen.add(key)
-        if draws(operation) or (not calls and tensor.name in inputs):
-            return True
-        waiting.extend((source, calls) for source in operation.inputs if source.dtype != tf.resource)
-    return False
+    def read(place: _Place) -> Iterator[_Place]:
+        operation, _, calls = _origin(place)
+        given = () if _is_size_of_all(operation) else operation.inputs
+        return (_place(source, calls) for source in given if source.dtype != tf.resource)
+
+    made_of = (_origin(each) for each in reached([place], read))
+    return any(draws(operation) or (not calls and operation.name in inputs) for operation, _, calls in made_of)
 
 
 def _is_size_of_all(operation: Any) -> bool:

@@ -17,7 +17,7 @@ import os
 from typing import Any
 
 from autodist_core.capture.traced import Traced
-from autodist_core.capture.traversal import sources
+from autodist_core.capture.traversal import inputs_first, sources
 from autodist_core.seams import table as seams
 from autodist_core.step.draws import Draws, may_draw
 from autodist_core.step.op_types import FUNCTIONS
@@ -45,17 +45,18 @@ class Tape:
 
     def __init__(self) -> None:
         self._made: dict[Any, bool] = {}
-        self._known: dict[Any, bool] = {}
+        self._behind: dict[Any, set[str]] = {}
+        """For each graph, the names of the operations that compute with what a tape made."""
 
     def made(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""
-        if key(operation) not in self._made:
+        if operation not in self._made:
             # The argument of a nested graph is not a gradient, even if the graph was traced for a gradient.
-            self._made[key(operation)] = operation.type != "Placeholder" and any(
+            self._made[operation] = operation.type != "Placeholder" and any(
                 os.path.basename(frame.filename) == _COMPUTING_GRADIENTS[frame.name]
                 for frame in operation.traceback or () if frame.name in _COMPUTING_GRADIENTS
             )
-        return self._made[key(operation)]
+        return self._made[operation]
 
     def is_custom(self, operation: Any) -> bool:
         """Whether the function of a custom gradient created an operation, or one in a graph that the operation runs."""
@@ -69,20 +70,13 @@ class Tape:
 
     def reaches(self, operation: Any) -> bool:
         """Whether a tape made an operation, or a value that the operation computes with, also in a nested graph."""
-        waiting = [operation]
-        while waiting:
-            current = waiting[-1]
-            if key(current) in self._known:
-                waiting.pop()
-            elif self.made(current) or self.runs_one(current):
-                self._known[key(current)] = True
-            else:
-                unknown = [source for source in sources(current) if key(source) not in self._known]
-                if unknown:
-                    waiting.extend(unknown)
-                else:
-                    self._known[key(current)] = any(self._known[key(source)] for source in sources(current))
-        return self._known[key(operation)]
+        graph = operation.graph
+        if graph not in self._behind:
+            behind = self._behind[graph] = set()
+            for each in inputs_first(graph):
+                if any(source.name in behind for source in sources(each)) or self.made(each) or self.runs_one(each):
+                    behind.add(each.name)
+        return operation.name in self._behind[graph]
 
     def runs_one(self, operation: Any) -> bool:
         """Whether an operation runs a graph with operations that a tape made."""
@@ -103,20 +97,6 @@ def draws(operation: Any) -> bool:
     if not graphs and _names_of_graphs(operation):
         return bool(Draws(operation.graph.as_graph_def().library.function).of(operation.node_def))
     return any(draws(inner) for graph in graphs for inner in graph.get_operations())
-
-
-def key(operation: Any) -> tuple[int, str]:
-    """Return a key of an operation that no operation of another graph has.
-
-    >>> import tensorflow as tf
-    >>> with tf.Graph().as_default(), tf.name_scope("a"):
-    ...     first = tf.constant(1.0, name="x").op
-    >>> with tf.Graph().as_default(), tf.name_scope("a"):
-    ...     second = tf.constant(1.0, name="x").op
-    >>> first.name == second.name, key(first) == key(second)
-    (True, False)
-    """
-    return id(operation.graph), operation.name
 
 
 def graphs_of(operation: Any) -> list[Any]:

@@ -4,7 +4,7 @@ In: the arguments of a call. Out: what the function returns, for the whole batch
 `Function`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from copy import copy
 from functools import update_wrapper
 from typing import Any
@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autodist_core.loops.calls.arguments import Arguments
 from autodist_core.loops.calls.as_written import as_written
 from autodist_core.loops.calls.graph_mode import drawn
 from autodist_core.loops.calls.outer_tapes import without_gradient
 from autodist_core.loops.engine import Engine
 from autodist_core.loops.replica import OfWholeBatch
 from autodist_core.loops.traced_function import TracedFunction
-from autodist_core.loops.tracing import CapturedFunction, trace_function
+from autodist_core.loops.tracing import CapturedFunction
 from autodist_core.plan import Plan
 from autodist_core.reports.comparison import require_steps
 
@@ -45,7 +44,7 @@ class Function(TracedFunction):
     """The object of which it is a method."""
 
     def __init__(self, engine: Engine, function: Callable[..., Any], whole: Collection[str]) -> None:
-        super().__init__(engine, function, whole)
+        super().__init__(engine, function, OfWholeBatch, whole)
         update_wrapper(self, self.python_function, updated=())  # an object's attributes, as a model's, are not ours
 
     @as_written
@@ -139,12 +138,6 @@ class Function(TracedFunction):
         bound = copy(self)
         bound._bound = (instance,)
         return bound
-
-    def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
-        return trace_function(
-            self.python_function, arguments, specs, self._engine.variables, OfWholeBatch,
-            draws_as_one=self._engine.training.draws_as_one,
-        )
 
 
 def _as_tensor(value: Any) -> Any:

@@ -5,9 +5,8 @@ In: a Python function. Out: its captured steps, their plan, and how they compare
 """
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +15,9 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from autodist_core.loops.calls.arguments import Arguments, Reader
 from autodist_core.loops.engine import Engine
+from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import ROWS, SUM
-from autodist_core.loops.tracing import CapturedFunction
+from autodist_core.loops.tracing import CapturedFunction, trace_function
 from autodist_core.plan import INEXACT, Plan
 from autodist_core.reports import step_plan
 from autodist_core.reports.comparison import Explanation, compare
@@ -43,21 +43,25 @@ def _require_computed_when_called(function: Any, name: str) -> None:
         )
 
 
-class TracedFunction(ABC):
-    """A function over all replicas."""
+class TracedFunction:
+    """A function over all replicas; within a `context` it is traced.
+
+    With a number of `replicas`, it is one that `run()` calls (see `trace_function`).
+    """
 
     _more = "verify() compares with one device"
     """What a warning says that a user can call."""
 
     def __init__(
-        self, engine: Engine, function: Callable[..., Any], whole: Collection[str] = (), split: bool = True
+        self, engine: Engine, function: Callable[..., Any], context: Callable[[Inside], AbstractContextManager[Any]],
+        whole: Collection[str] = (), replicas: int = 0,
     ) -> None:
         self.python_function = getattr(function, "python_function", function)
         """The function as a user wrote it. One with the same code that refers to equal values may take its place."""
         self._name = str(getattr(self.python_function, "__name__", type(self.python_function).__name__))
         _require_computed_when_called(self.python_function, self._name)
-        self._engine = engine
-        self._reader = Reader(self.python_function, whole, split)
+        self._engine, self._context, self._replicas = engine, context, replicas
+        self._reader = Reader(self.python_function, whole, split=not replicas)
         self._steps = self._new_steps()
         self._said = False
         """Whether it was said that the function gives other numbers than one device."""
@@ -73,9 +77,12 @@ class TracedFunction(ABC):
             more = self._more if any(note.startswith(INEXACT) for note in captured.notes) else ""
             self._said = step_plan.say_inexact(self._name, (*captured.notes, *captured.reported), more)
 
-    @abstractmethod
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         """Trace and capture the function for arguments of these specs."""
+        return trace_function(
+            self.python_function, arguments, specs, self._engine.variables, self._context, self._replicas,
+            self._engine.training.draws_as_one,
+        )
 
     @contextmanager
     def _explained(self, arguments: Arguments) -> Iterator[None]:

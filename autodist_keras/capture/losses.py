@@ -19,7 +19,7 @@ what it is, a sum or a mean (`sums.py`). For a loss of `reduction="sum"` the gra
     corrected = loss * (total / examples)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -28,7 +28,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture.batch_axis import Sum
+from autodist_core.capture import Counted
+from autodist_core.capture.batch_axis import SAME, Linear, State, Sum
 from autodist_core.reports.reasons import Reason
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
@@ -60,8 +61,8 @@ class Losses:
 
     unweighted: list[tuple[Any, Any]] = field(default_factory=list)
     """The losses of several values that `scale_loss` got, each with one of the tensors where its gradient begins."""
-    scaled: list[Any] = field(default_factory=list)
-    """What the step gets for the losses that it gives to `scale_loss`, and differentiates."""
+    scaled: bool = False
+    """Whether a step of the user's own gives a loss to `scale_loss`."""
     reduced: bool = False
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
     own_note: str = ""
@@ -71,12 +72,19 @@ class Losses:
     asked: bool = False
     """Whether the step asked one of the compiled losses."""
 
+    def counted(self, state_of: Callable[[Any], State]) -> dict[str, Counted]:
+        """How the losses count of which each value is of the batch, and of no single example, where gradients begin."""
+        return {
+            begin.op.name: Counted(0, begin.dtype, 1) for loss, begin in self.unweighted for state in [state_of(loss)]
+            if state == SAME or (isinstance(state, Linear) and state.degree == 0)
+        }
+
 
 def weighted(loss: Any, trace: Any) -> Any:
     """A loss whose gradient is multiplied by this replica's share; by 1 if the loss has a value for each example.
 
     The value of the loss stays: a step may log the loss that it differentiates. The gradient of values that are of no
-    single example, such as those of the whole batch on every replica, is multiplied later (see `mixing.followed`).
+    single example, such as those of the whole batch on every replica, is multiplied later (see `Losses.counted`).
 
     >>> from autodist_keras.capture.example import with_trace
     >>> def step(trace):
@@ -88,11 +96,10 @@ def weighted(loss: Any, trace: Any) -> Any:
     >>> with_trace(step)
     (4.0, 3.0)
     """
-    given = loss
-    summed = loss if trace.recording is None else counted(loss, trace)
-    _ask_of_step(summed, trace)
-    if summed is not loss:
-        loss = summed + tf.stop_gradient(loss - summed)
+    if trace.recording is not None:
+        trace.losses.scaled = True  # it counts by the tensor with which its differentiation begins
+        return loss
+    _ask_of_step(loss, trace)
     share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -100,13 +107,12 @@ def weighted(loss: Any, trace: Any) -> Any:
         def backward(upstream: Any) -> Any:
             trace.weighting.append(tf.identity(upstream) if share is None else upstream * share)
             if share is None:
-                trace.losses.unweighted.append((given, trace.weighting[-1]))
+                trace.losses.unweighted.append((loss, trace.weighting[-1]))
             return trace.weighting[-1]
 
         return tf.identity(value), backward
 
-    trace.losses.scaled.append(weighing(loss))
-    return trace.losses.scaled[-1]
+    return weighing(loss)
 
 
 def require_asked(model: Any, step: Any, trace: Any) -> None:

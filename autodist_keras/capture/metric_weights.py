@@ -70,7 +70,7 @@ def with_contained(metrics: Iterable[Any]) -> Iterator[Any]:
 
 
 def _of_scalars(metric: Any, trace: Any) -> Any:
-    """The update of a mean of scalars. Each scalar is the value of a batch, and counts by the replica's share.
+    """The update of a mean or a sum of scalars. Each scalar is the value of a batch, and counts by the replica's share.
 
     Examples are `tracker.update_state(loss)` in a custom step, and Keras's own trackers of single outputs.
     """
@@ -78,17 +78,6 @@ def _of_scalars(metric: Any, trace: Any) -> Any:
 
     def hooked(values: Any, sample_weight: Any = None) -> Any:
         return update_state(values, sample_weight=_weight(values, sample_weight, trace))
-
-    return hooked
-
-
-def _of_sums(metric: Any, trace: Any) -> Any:
-    """The update of a sum of scalars. Each scalar is the value of a batch; a replica adds its share of the scalar."""
-    update_state = metric.update_state
-
-    def hooked(values: Any, sample_weight: Any = None) -> Any:
-        of_batch = _is_float_scalar(values) and not tf.is_tensor(sample_weight)
-        return update_state(values * trace.share(metric.dtype) if of_batch else values, sample_weight=sample_weight)
 
     return hooked
 
@@ -116,7 +105,7 @@ def _of_function(metric: Any, trace: Any) -> Any:
 
 _UPDATES = {
     keras.metrics.Mean.update_state: _of_scalars,
-    keras.metrics.Sum.update_state: _of_sums,
+    keras.metrics.Sum.update_state: _of_scalars,
     keras.metrics.MeanMetricWrapper.update_state: _of_function,
 }
 """How a metric's update is hooked, by the update of its class. A metric with another update has no hook."""

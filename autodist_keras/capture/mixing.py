@@ -19,8 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from autodist_core.capture import Counted, Traced, batch_axis, reached_from
-from autodist_core.step.graph_item import Joined
+from autodist_core.capture import Traced, batch_axis, reached_from
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.metric_weights import metrics_of, with_contained
 
@@ -180,42 +179,17 @@ def _moments_known(moments: Any, seen: Seen) -> Any:
     return hooked
 
 
-@dataclass(frozen=True)
-class Followed:
-    """What the batch axis tells of a traced step. `followed` makes it.
-
-    >>> Followed(batch_axis.Found(), (), {}).joined
-    ()
-    """
-
-    found: batch_axis.Found
-    joined: tuple[Joined, ...]
-    """How the replicas' integers and truth values are joined."""
-    counted: Mapping[str, Counted]
-    """The operations where gradients begin of losses of which each value is of the batch, and of no single example."""
-    degrees: tuple[tuple[int | None, ...], ...] = ()
-    """The degrees of the terms of each number that the records have, as `Number.degrees` gives them."""
-
-
-def followed(traced: Traced, seen: Seen, unweighted: Sequence[tuple[Any, Any]], own: Any = None) -> Followed:
-    """What the batch axis tells of a traced step, its `unweighted` losses (see `Trace`), and its `OwnLosses`.
+def followed(traced: Traced, seen: Seen, known: Mapping[int, batch_axis.Known]) -> batch_axis.Found:
+    """What the batch axis tells of a traced step; `known` has states besides those of the records, by tensor id.
 
     >>> from autodist_core.capture.example import example_traced
     >>> def centred(x, kernel):
     ...     return tf.reduce_mean((x - tf.reduce_mean(x, axis=0, name="middle")) @ kernel)
-    >>> found = followed(example_traced(loss_of=centred), Seen(), ()).found
+    >>> found = followed(example_traced(loss_of=centred), Seen(), {})
     >>> [coupling.operation.name for coupling in found.couplings]
     ['middle']
     """
-    returned = batch_axis.to_be_joined(traced)
-    known = {**({} if own is None else own.known), **{id(tensor): state for tensor, state in seen.known}}
-    found = batch_axis.follow(traced, known)
-    counted = {
-        begin.op.name: Counted(0, begin.dtype, 1) for loss, begin in unweighted for state in [found.state_of(loss)]
-        if state == batch_axis.SAME or (isinstance(state, batch_axis.Linear) and state.degree == 0)
-    }
-    how = batch_axis.joined(returned, list(map(found.state_of, returned)), traced.concat_outputs)
-    return Followed(found, how, counted, tuple(number.degrees(found.state_of) for number in seen.numbers))
+    return batch_axis.follow(traced, {**known, **{id(tensor): state for tensor, state in seen.known}})
 
 
 def numbers_behind(value: Any, seen: Seen) -> tuple[Any, ...]:

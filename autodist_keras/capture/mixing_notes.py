@@ -72,7 +72,7 @@ def notes(
     >>> from autodist_keras.capture.mixing import followed
     >>> def centred(x, kernel):
     ...     return tf.reduce_mean((x - tf.reduce_mean(x, axis=0, name="middle")) @ kernel)
-    >>> found = followed(example_traced(loss_of=centred), Seen(), ()).found
+    >>> found = followed(example_traced(loss_of=centred), Seen(), {})
     >>> print(*notes(keras.Sequential(), found, Seen(), ["loss", "norm"], ()).trained)
     not exact: in the training step, Mean (middle) gives each example a value of the whole batch, and a replica has
         only its own

@@ -18,8 +18,8 @@ from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import label, node_of
 from autodist_keras.capture.variables import ModelVariables
 
-_NUMBERS = (1009, 1013)
-"""Numbers of examples that no other axis has by chance."""
+_EXAMPLES = 1009
+"""A number of examples that no axis has by chance of which the size depends on a variable, or on nothing."""
 
 
 def require_dense(result: Any) -> None:
@@ -64,7 +64,8 @@ def require_one_axis(results: Sequence[tuple[int, str]]) -> None:
 def along_two_axes(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[tuple[int, str]]:
     """The numbers and names of a step's outputs that have the examples along two axes, as `x @ transposed x` has.
 
-    TensorFlow infers the shapes of the outputs for two numbers of examples.
+    TensorFlow infers the shapes of the outputs for a number of examples. Axes of a size that was known before are left
+    out.
 
     >>> spec = tf.TensorSpec((None, 3), tf.float32)
     >>> graph = tf.function(lambda x: (x, x @ tf.transpose(x))).get_concrete_function(spec).graph
@@ -73,25 +74,25 @@ def along_two_axes(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any]) ->
     """
     if all(tensor.shape.rank is not None and tensor.shape[1:].is_fully_defined() for tensor in outputs):
         return []
-    shapes = [_shapes(graph, inputs, outputs, examples) for examples in _NUMBERS]
-    axes = [
-        [set() if shape.rank is None else {axis for axis, size in enumerate(shape) if size == examples}
-         for shape in found] for examples, found in zip(_NUMBERS, shapes, strict=True)
-    ]  # fmt: skip
-    return [
-        (number, tensor.op.name) for number, (tensor, one, other) in enumerate(zip(outputs, *axes, strict=True))
-        if len(one & other) > 1
-    ]
-
-
-def _shapes(graph: Any, inputs: Sequence[Any], outputs: Sequence[Any], examples: int) -> list[tf.TensorShape]:
     with tf.Graph().as_default():
         given = {
-            tensor.name: tf.compat.v1.placeholder(tensor.dtype, [examples, *tensor.shape[1:]])
+            tensor.name: tf.compat.v1.placeholder(tensor.dtype, [_EXAMPLES, *tensor.shape[1:]])
             for tensor in inputs if tensor.shape.rank and tensor.shape[0] is None
         }
         names = [tensor.name for tensor in outputs]
-        return [each.shape for each in tf.graph_util.import_graph_def(graph.as_graph_def(), given, names)]
+        shapes = [each.shape for each in tf.graph_util.import_graph_def(graph.as_graph_def(), given, names)]
+    return [
+        (number, tensor.op.name) for number, (tensor, shape) in enumerate(zip(outputs, shapes, strict=True))
+        if _axes_of_examples(tensor.shape, shape) > 1
+    ]
+
+
+def _axes_of_examples(before: tf.TensorShape, shape: tf.TensorShape) -> int:
+    """How many axes have the number of examples of those whose sizes were open before."""
+    if shape.rank is None:
+        return 0
+    sizes = zip(before.with_rank(shape.rank), shape, strict=True)
+    return sum(known is None and size == _EXAMPLES for known, size in sizes)
 
 
 def _of_no_axis(result: int, name: str) -> CaptureError:

@@ -28,6 +28,7 @@ import keras
 import tensorflow as tf
 
 from autodist_core import capture
+from autodist_core.capture import batch_axis
 from autodist_core.capture.gradients import Recording
 from autodist_core.errors import CaptureError
 from autodist_core.reports.step_plan import explicit_draws
@@ -172,22 +173,16 @@ class CapturedStep(Captured):
 
 def trace_step(
     model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool,
-    fused_kernels: bool = False, draws_as_one: bool = False,
+    fused_kernels: bool = False, draws_as_one: bool = False, degrees: Degrees = (),
 ) -> CapturedStep:
     """Trace `step(data)` for data of the given specs and capture it as a GraphItem. The module has an example.
 
     `specs` has one entry for each leaf of `data` that is not None. `concat` says that the results have one row for each
     example. `fused_kernels` says that updates and batch normalization may run in TensorFlow's kernels, and
-    `draws_as_one` that replicas draw the random numbers of one device, as far as they can.
+    `draws_as_one` that replicas draw the random numbers of one device, as far as they can. Once it is known, `degrees`
+    says how the terms of numbers count that a user's code makes of a batch.
     """
     build_ahead(model, step, data, specs)
-    return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one)
-
-
-def _captured(
-    model: Any, step: Callable[[Any], Any], data: Any, specs: Sequence[Any], concat: bool, fused_kernels: bool,
-    draws_as_one: bool, degrees: Degrees = (),
-) -> CapturedStep:
     function, trace = _trace(model, step, data, specs, fused_kernels, degrees)
     if not concat:
         require_dense(trace.result)
@@ -229,15 +224,16 @@ def _captured(
 
     traced = capture.with_longest(capture.combined_as_written(traced))
     own = own_losses.OwnLosses(trace)
-    followed = mixing.followed(traced, trace.seen, trace.losses.unweighted, own)
-    if not degrees and any(map(any, followed.degrees)):
+    found = mixing.followed(traced, trace.seen, own.known)
+    of_terms = tuple(number.degrees(found.state_of) for number in trace.seen.numbers)
+    if not degrees and any(map(any, of_terms)):
         # Only the finished trace tells how the terms of these numbers count.
-        return _captured(model, step, data, specs, concat, fused_kernels, draws_as_one, followed.degrees)
-    added_up, counted, notes_on_losses = own.counts(followed.found.state_of)
-    traced = replace(traced, added_up=added_up, counted={**counted, **followed.counted})
+        return trace_step(model, step, data, specs, concat, fused_kernels, draws_as_one, of_terms)
+    added_up, counted, notes_on_losses = own.counts(found.state_of)
+    traced = replace(traced, added_up=added_up, counted={**counted, **trace.losses.counted(found.state_of)})
     lines = capture.source_lines(graph)
     with lines.told():
-        item = capture.capture(traced, followed.joined)
+        item = capture.capture(traced, batch_axis.joined(traced, found.state_of))
     require_optimizers(model, variables, item)
     touched = {variable.name for variable in item.variables if variable.handle}
     entries = tuple(entry for entry in variables.entries if entry.spec.name in touched)
@@ -245,7 +241,7 @@ def _captured(
     # A ragged or sparse result has several outputs.
     results = [paths[index] for index, parts in zip(tensors, trace.outputs, strict=True) for _ in parts]
     other_notes = (*notes_on_losses, *mixing_notes.said_of_results(item, results))
-    found = replace(followed.found, of_gradients=capture.own_gradient_uses(followed.found.of_gradients, traced, item))
+    found = replace(found, of_gradients=capture.own_gradient_uses(found.of_gradients, traced, item))
     notes = mixing_notes.notes(model, found, trace.seen, results, other_notes, _place(model, step))
     draws = explicit_draws(item, partial(place_of_draw, list(model._flatten_layers())))
     notes = replace(notes, trained=(*notes.trained, *draws))

@@ -27,10 +27,9 @@ from autodist_core.capture.batch_axis.flow import Known, follow
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.reduced import Linear, Mixed, Nonlinear, Reduced, Size, Sum
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, Rows, State
-from autodist_core.capture.batch_axis.step_results import JOINS, joined, to_be_joined
+from autodist_core.capture.batch_axis.step_results import how_joined, joined
 
 __all__ = [
-    "JOINS", "NO_CLAIM", "SAME", "Alike", "Coupling", "Found", "Known", "Linear", "Mixed", "Nonlinear", "Reduced",
-    "Rows", "Size", "State", "Sum", "UncombinedResult", "UncombinedWrite", "follow", "joined", "sentences",
-    "to_be_joined",
+    "NO_CLAIM", "SAME", "Alike", "Coupling", "Found", "Known", "Linear", "Mixed", "Nonlinear", "Reduced", "Rows",
+    "Size", "State", "Sum", "UncombinedResult", "UncombinedWrite", "follow", "how_joined", "joined", "sentences",
 ]  # fmt: skip

@@ -9,7 +9,6 @@ In: a traced step, and states of tensors that the front knows. Out: a `Found`. T
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,16 +38,6 @@ _GRADIENT = ("Grad", "Backprop")
 """Parts of the types of operations that occur in gradients only."""
 
 
-@dataclass
-class _Noted:
-    """What a walk has found, each under a key by which it is noted once; operations with those that they run within."""
-
-    couplings: dict[tuple[int, str], Coupling] = field(default_factory=dict)
-    uncombined_writes: dict[int, UncombinedWrite] = field(default_factory=dict)
-    undecided: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    of_gradients: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-
-
 class Flow:
     """One walk over the operations of a traced step.
 
@@ -63,7 +52,12 @@ class Flow:
     def __init__(self, traced: Traced, known: Mapping[int, Known], whole: Collection[str] = ()) -> None:
         self._traced, self._whole, self._known = traced, whole, {**known, **known_states(traced)}
         self._last_write = last_writes(traced)
-        self._tape, self._noted = Tape(), _Noted()
+        self.tape = Tape()
+        # What the walk has found, each under a key by which it is noted once; operations with those that run them.
+        self._couplings: dict[tuple[int, str], Coupling] = {}
+        self._uncombined_writes: dict[int, UncombinedWrite] = {}
+        self._undecided: dict[int, tuple[Any, Any]] = {}
+        self._of_gradients: dict[int, tuple[Any, Any]] = {}
         self.states: dict[int, State] = states_of_inputs(traced)
         self._by_rules = dict(self.states)
         """The states as the rules give them, whatever the caller knows."""
@@ -92,7 +86,7 @@ class Flow:
         if (self._call or by).name not in self._whole:
             # A value of a nested function is used where the function was called, or within it.
             within = self._call or (operation if operation.graph is self._traced.graph else by)
-            self._noted.couplings.setdefault((id(operation), what), Coupling(operation, what, within, by))
+            self._couplings.setdefault((id(operation), what), Coupling(operation, what, within, by))
         return NO_CLAIM
 
     def couple_values(self, states: Sequence[State], by: Any) -> None:
@@ -106,16 +100,12 @@ class Flow:
     def undecide(self, operation: Any) -> None:
         """Note that it is not known whether an operation mixes examples."""
         if (self._call or operation).name not in self._whole:
-            self._noted.undecided.setdefault(id(operation), (operation, self._call or operation))
+            self._undecided.setdefault(id(operation), (operation, self._call or operation))
 
     def is_input(self, placeholder: Any, of_rows: bool) -> bool:
         """Whether a placeholder is an input of the step; in a function, an argument that has rows of the batch."""
         in_function = placeholder.graph is not self._traced.graph
         return of_rows if in_function else any(placeholder.outputs[0] is each for each in self._traced.inputs)
-
-    def is_of_tape(self, operation: Any) -> bool:
-        """Whether an operation was created while gradients were computed."""
-        return self._tape.made(operation)
 
     @staticmethod
     def axes_of(tensor: Any, rank: int | None) -> list[int] | None:
@@ -163,28 +153,28 @@ class Flow:
         if "gradient" in operation.name:
             self._has_gradients = True
         elif self._has_gradients and self._uses_gradient(operation, states):
-            self._noted.of_gradients.setdefault(id(operation), (operation, self._call or operation))
+            self._of_gradients.setdefault(id(operation), (operation, self._call or operation))
         if kind not in inner.RULES and all(state is SAME or state is NO_CLAIM for state in states):
             # No input depends on the batch. Most operations of a gradient end here.
             state = NO_CLAIM if NO_CLAIM in states else SAME
             self._keep(outputs, [state] * len(outputs))
             return
-        couplings = len(self._noted.couplings)
+        couplings = len(self._couplings)
         found = self._found(operation, states)
         if isinstance(found, State):
             found = [found] * len(outputs)
         if any(state.stride for state in states):
             found = places.followed(self, operation, states, found)
-        if len(self._noted.couplings) == couplings and self._is_undecided(operation, states, found):
+        if len(self._couplings) == couplings and self._is_undecided(operation, states, found):
             self.undecide(operation)
         self._keep(outputs, found)
 
     def _uses_gradient(self, operation: Any, states: Sequence[State]) -> bool:
         """Whether an operation that is no part of a gradient computes with one that depends on the batch."""
         return not is_silent(operation) and any(
-            not isinstance(state, (Alike, Handle)) and tensor.dtype != tf.variant and self._tape.made(tensor.op)
+            not isinstance(state, (Alike, Handle)) and tensor.dtype != tf.variant and self.tape.made(tensor.op)
             for tensor, state in zip(operation.inputs, states, strict=True)
-        ) and not self._tape.made(operation)
+        ) and not self.tape.made(operation)
 
     def _keep(self, outputs: Sequence[Any], found: Sequence[State]) -> None:
         for tensor, state in zip(outputs, found, strict=True):
@@ -224,9 +214,9 @@ class Flow:
             if ragged.pads(operation) and operation not in self._traced.longest:
                 return NO_CLAIM
             return [ragged.followed(operation, states)] * len(operation.outputs)
-        couplings, rule = len(self._noted.couplings), _RULES.get(kind)
+        couplings, rule = len(self._couplings), _RULES.get(kind)
         found = NO_CLAIM if rule is None else rule(self, operation, states)
-        if found == NO_CLAIM and len(self._noted.couplings) == couplings and any(map(ragged.are_flat_values, states)):
+        if found == NO_CLAIM and len(self._couplings) == couplings and any(map(ragged.are_flat_values, states)):
             return [ragged.followed(operation, states)] * len(operation.outputs)
         return found
 
@@ -244,7 +234,7 @@ class Flow:
         before = read(variable, False, self._written.get(variable.name), operation)
         value, adds = writes.value_written(self, operation, states), operation.type in writes.ADDING
         if not is_combined(variable, value, operation, adds):
-            self._noted.uncombined_writes.setdefault(
+            self._uncombined_writes.setdefault(
                 id(operation), UncombinedWrite(variable, value, operation, self._call or operation)
             )
             value = NO_CLAIM
@@ -258,10 +248,10 @@ class Flow:
 
     def found(self) -> Found:
         """Return the findings. Operations of gradients, and operations that no result needs, are left out."""
-        noted, traced = self._noted, self._traced
-        couplings = [each for each in noted.couplings.values() if self._is_forward(each.operation, each.by)]
-        undecided = [each for each in noted.undecided.values() if self._is_forward(each[0])]
-        of_gradients = [each for each in noted.of_gradients.values() if each[0].type != "Identity"]
+        traced = self._traced
+        couplings = [each for each in self._couplings.values() if self._is_forward(each.operation, each.by)]
+        undecided = [each for each in self._undecided.values() if self._is_forward(each[0])]
+        of_gradients = [each for each in self._of_gradients.values() if each[0].type != "Identity"]
         if couplings or undecided or of_gradients:
             used = self._used()
             of_gradients = [each for each in of_gradients if each[1].name in used]
@@ -269,7 +259,7 @@ class Flow:
             undecided = [each for each in undecided if each[1].name in used]
         return Found(
             tuple(couplings),
-            tuple(each for each in noted.uncombined_writes.values() if self._is_forward(each.state.origin)),
+            tuple(each for each in self._uncombined_writes.values() if self._is_forward(each.state.origin)),
             tuple(uncombined(traced, self.states)) if traced.concat_outputs else tuple(
                 UncombinedResult(index, state) for index, tensor in enumerate(traced.outputs)
                 if not is_returned(state := self.states.get(id(tensor), NO_CLAIM), tensor.dtype)
@@ -280,7 +270,7 @@ class Flow:
         )
 
     def _is_forward(self, *operations: Any) -> bool:
-        return not any(each is not None and self._tape.made(each) for each in operations)
+        return not any(each is not None and self.tape.made(each) for each in operations)
 
     def _used(self) -> set[str]:
         """Return the names of the operations that gradients, written variables or results need."""

@@ -13,7 +13,7 @@ The results of `predict` are rows of any type, unless their states say otherwise
     reduce_mean(x, 0)                      mean    one value for the whole batch
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from autodist_core.capture.batch_axis.states.finding import UncombinedResult
@@ -23,22 +23,15 @@ from autodist_core.capture.traced import Traced, name_of
 from autodist_core.capture.traversal import reached_from, sources
 from autodist_core.step.graph_item import Joined
 
-JOINS: Mapping[type[State], str] = {Alike: "same", Largest: "max", Smallest: "min"}
+_JOINS: Mapping[type[State], str] = {Alike: "same", Largest: "max", Smallest: "min"}
 """How the replicas' values become the whole batch's that are joined in the same way whatever their type is."""
 
 
-def to_be_joined(traced: Traced) -> list[Any]:
+def _to_be_joined(traced: Traced) -> list[Any]:
     """Return the integers and truth values whose values on the replicas are joined.
 
     These are results of the step, and values from which a result is computed together with the state of metrics. Of a
     step whose results are rows, they are all results but the parts of ragged and sparse ones.
-
-    >>> import tensorflow as tf
-    >>> step = tf.function(lambda lengths: (tf.reduce_max(lengths), tf.sqrt(2.0)), autograph=False)
-    >>> graph = step.get_concrete_function(tf.TensorSpec((None,), tf.int32)).graph
-    >>> traced = Traced(graph, (), graph.inputs, graph.outputs, examples=None, total=None)
-    >>> [tensor.dtype.name for tensor in to_be_joined(traced)]
-    ['int32']
     """
     if traced.concat_outputs:
         parts = {id(tensor) for tensor in traced.result_parts}
@@ -57,30 +50,35 @@ def to_be_joined(traced: Traced) -> list[Any]:
     ]
 
 
-def joined(tensors: Sequence[Any], states: Sequence[State], are_rows: bool = False) -> tuple[Joined, ...]:
-    """Return how the replicas' values of tensors are joined, for those tensors for which it is known.
+def joined(traced: Traced, state_of: Callable[[Any], State]) -> tuple[Joined, ...]:
+    """Return how the replicas' values of tensors of a step are joined, for those tensors for which it is known.
 
-    The module's docstring has examples. `are_rows` says that they are rows along the first axis where it is not known.
+    The module's docstring has examples. Results that are rows are so along the first axis where it is not known.
 
     >>> import tensorflow as tf
-    >>> with tf.Graph().as_default():
-    ...     lengths = tf.constant([3, 5])
-    ...     results = [tf.reduce_max(lengths, name="longest"), tf.rank(lengths, name="axes")]
-    >>> [(each.tensor, each.how) for each in joined(results, [Largest(), SAME])]
-    [('longest', 'max'), ('axes', 'same')]
+    >>> step = tf.function(lambda lengths: tf.reduce_max(lengths, name="longest"), autograph=False)
+    >>> graph = step.get_concrete_function(tf.TensorSpec((None,), tf.int32)).graph
+    >>> traced = Traced(graph, (), graph.inputs, graph.outputs, examples=None, total=None)
+    >>> [each.how for each in joined(traced, lambda tensor: Largest())]
+    ['max']
     """
-    if are_rows:
-        found = [joined_result(tensor, state) for tensor, state in zip(tensors, states, strict=True)]
+    tensors = _to_be_joined(traced)
+    if traced.concat_outputs:
+        found = [joined_result(tensor, state_of(tensor)) for tensor in tensors]
         return tuple(how for how in found if how is not None)
     return tuple(
-        Joined(name_of(tensor), how)
-        for tensor, state in zip(tensors, states, strict=True) for how in [_how(state)]
+        Joined(name_of(tensor), how) for tensor in tensors for how in [how_joined(state_of(tensor))]
         if how is not None and (how != "sum" or tensor.dtype.is_integer)
     )
 
 
-def _how(state: State) -> str | None:
-    return "sum" if isinstance(state, Linear) and state.degree == 1 else JOINS.get(type(state))
+def how_joined(state: State) -> str | None:
+    """Return how the replicas' values of a state are joined, whatever their type is; None if that depends on more.
+
+    >>> how_joined(SAME), how_joined(Largest())
+    ('same', 'max')
+    """
+    return "sum" if isinstance(state, Linear) and state.degree == 1 else _JOINS.get(type(state))
 
 
 def joined_result(tensor: Any, state: State) -> Joined | None:
@@ -100,7 +98,7 @@ def joined_result(tensor: Any, state: State) -> Joined | None:
         return Joined(name_of(tensor), "rows", state.axis) if state.axis else None
     if isinstance(state, Sizes) and state.times is not None and tensor.shape.num_elements() == 1:
         return Joined(name_of(tensor), "sum")
-    if (how := _how(state)) is not None:
+    if (how := how_joined(state)) is not None:
         return Joined(name_of(tensor), how)
     if isinstance(state, (Reduced, Sizes)) or tensor.shape.rank == 0:
         return Joined(name_of(tensor), "mean" if number else "same")

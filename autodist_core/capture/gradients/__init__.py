@@ -12,9 +12,9 @@ the user's own for marked functions, and `autodist_keras` for training steps of 
 
 from autodist_core.capture.gradients.recording import Differentiation, Recording, recorded
 from autodist_core.capture.gradients.terms import Term, sum_of, terms_of, without
-from autodist_core.capture.gradients.weighing import means_of_examples, of_gradients_by, seeded, state_of_term, weighed
+from autodist_core.capture.gradients.weighing import of_gradients_by, seeded, state_of_term, weighed
 
 __all__ = [
-    "Differentiation", "Recording", "Term", "means_of_examples", "of_gradients_by", "recorded", "seeded",
-    "state_of_term", "sum_of", "terms_of", "weighed", "without",
+    "Differentiation", "Recording", "Term", "of_gradients_by", "recorded", "seeded", "state_of_term",
+    "sum_of", "terms_of", "weighed", "without",
 ]  # fmt: skip

@@ -56,7 +56,7 @@ class Differentiation:
 
 @dataclass(frozen=True)
 class OfExamples:
-    """A gradient with respect to a tensor, such as a batch or an activation.
+    """One call that computes gradients with respect to tensors, such as a batch or activations.
 
     >>> from autodist_core.capture.gradients.example import recorded_trace
     >>> def slope(x):
@@ -64,13 +64,13 @@ class OfExamples:
     ...         tape.watch(x)
     ...         loss = tf.reduce_sum(x * x, name="loss")
     ...     return tape.gradient(loss, x)
-    >>> (found,) = recorded_trace(slope)[1].by_examples
-    >>> found.source.op.name, [target.op.name for target, _ in found.targets]
-    ('x', ['loss'])
+    >>> (found,) = recorded_trace(slope)[1].of_examples
+    >>> [source.op.name for source in found.sources], [target.op.name for target, _ in found.targets]
+    (['x'], ['loss'])
     """
 
-    gradient: Any
-    source: Any
+    gradients: tuple[tuple[Any, Any], ...]
+    """The gradients, each with the tensor with respect to which it is computed."""
     targets: tuple[tuple[Any, Any], ...]
     """The tensors that are differentiated, each with the tensor with which differentiation begins."""
     sources: tuple[Any, ...]
@@ -92,17 +92,13 @@ class Recording:
     found: list[Differentiation] = field(default_factory=list)
     variables: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """The variables that the function touches, each with its handle, by the `id` of the handle."""
-    of_examples: list[tuple[Any, Any, tuple[Any, ...]]] = field(default_factory=list)
-    """The target, its seed, and the tensors with respect to which gradients are computed, variables left out."""
-    by_examples: list[OfExamples] = field(default_factory=list)
+    of_examples: list[OfExamples] = field(default_factory=list)
     refusal: CaptureError | None = None
     """The error that was raised. TensorFlow wraps an error that a nested function raises."""
     marks: bool = True
     """Whether gradients get markers, and gradients that get none are refused."""
     known: Sequence[tuple[Any, Any]] = ()
     """Tensors that the front knows, with their states. They are terms of a loss that stay whole."""
-    leaves: Callable[[Sequence[Any]], bool] = lambda targets: False
-    """Whether the front itself says how targets count. Their differentiation is not recorded."""
     elsewhere: bool = False
     """Whether gradients were computed that are not recorded, such as those of a `jacobian`."""
     unseen: bool = False
@@ -127,15 +123,11 @@ class Recording:
             graph = graph.outer_graph
         nested = any(outer is self.graph for outer in function_graphs(graph))
         if nested and any(_is_variable(source) for source in sources):
-            if not self.marks:
-                self.unseen = True
-                return False
-            self.refusal = CaptureError(
+            self.refuse(
                 "gradients of variables are computed inside a loop, a conditional or a nested tf.function. Compute "
                 "them at the top level of the function that AutoDist.function marks: take the @tf.function of the "
                 "nested function away, or write the loop around the marked function."
             )
-            raise self.refusal
         return False
 
     def is_here(self) -> bool:
@@ -148,34 +140,35 @@ class Recording:
         self.handed_in |= any(shape.rank != 0 for shape in shapes)
 
     def noted(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
-        """The gradients. Those with respect to tensors are recorded, and are behind an identity, which has a state.
+        """The gradients, which are recorded: those of variables with markers behind them, others behind an identity.
 
-        If a loss is a mean, such gradients count by the replica's share.
+        An identity has a state. If a loss is a mean, gradients with respect to tensors count by the replica's share.
         """
         tensors = tuple(each for each in sources if tf.is_tensor(each) and handle_of(each) is None)
-        pairs, results = tuple(zip(targets, seeds, strict=False)), []
-        self.of_examples += [(target, seed, tensors) for target, seed in pairs if tensors]
+        of_variables, of_tensors, results = [], [], []
         for source, gradient in zip(sources, found, strict=True):
             if isinstance(gradient, tf.Tensor) and any(source is each for each in tensors):
                 gradient = tf.identity(gradient, name="gradient_by_tensor")
-                self.by_examples.append(OfExamples(gradient, source, pairs, tensors))
+                of_tensors.append((gradient, source))
+            elif gradient is not None and handle_of(source) is not None:
+                values, indices = _mark(gradient) if self.marks else _parts(gradient)
+                of_variables.append(Marked(source, 0, values, indices))
+                if self.marks:
+                    gradient = values if indices is None else tf.IndexedSlices(values, indices, gradient.dense_shape)
             results.append(gradient)
+        if tensors:
+            self.of_examples.append(OfExamples(tuple(of_tensors), tuple(zip(targets, seeds, strict=False)), tensors))
+        if of_variables:
+            self.found.append(Differentiation(tuple(targets), tuple(seeds), tuple(of_variables)))
         return results
 
-    def marked(self, targets: Sequence[Any], seeds: Sequence[Any], sources: Sequence[Any], found: Any) -> list[Any]:
-        """The gradients with markers behind them, which are recorded."""
-        results, recorded = [], []
-        for source, gradient in zip(sources, found, strict=True):
-            if gradient is None or handle_of(source) is None:
-                results.append(gradient)
-                continue
-            values, indices = _mark(gradient) if self.marks else _parts(gradient)
-            recorded.append(Marked(source, 0, values, indices))
-            marked = values if indices is None else tf.IndexedSlices(values, indices, gradient.dense_shape)
-            results.append(marked if self.marks else gradient)
-        if recorded:
-            self.found.append(Differentiation(tuple(targets), tuple(seeds), tuple(recorded)))
-        return results
+    def refuse(self, why: str) -> None:
+        """Raise a CaptureError, or note that there are gradients of variables which are not recorded."""
+        if not self.marks:
+            self.unseen = True
+            return
+        self.refusal = CaptureError(why)
+        raise self.refusal
 
 
 _current: ContextVar[Recording | None] = ContextVar("autodist_recording", default=None)
@@ -269,14 +262,10 @@ def _gradient(
 def _jacobian(of_tape: Any, self: Any, target: Any, sources: Any, *rest: Any, **named: Any) -> Any:
     recording = _current.get()
     if recording is not None and recording.applies_here(tf.nest.flatten(sources)):
-        if not recording.marks:
-            recording.unseen = True
-            return of_tape(self, target, sources, *rest, **named)
-        recording.refusal = CaptureError(
+        recording.refuse(
             "tape.jacobian computes derivatives of variables, and it is not known how the replicas' become one. Use "
             "tape.gradient for a loss; compute a jacobian in a function without a mark."
         )
-        raise recording.refusal
     return of_tape(self, target, sources, *rest, **named)
 
 
@@ -305,11 +294,9 @@ def _differentiated(
         recording.elsewhere |= of_tensors or recording.is_here()
         return compute(target, given)
     whole = tf.nest.flatten(target)
-    if recording.leaves(whole):
-        return compute(target, given)
     targets, seeds = _terms(whole, given, flat, recording.known)
     found = recording.noted(targets, seeds or (), flat, tf.nest.flatten(compute(targets, seeds)))
-    return tf.nest.pack_sequence_as(sources, recording.marked(targets, seeds or (), flat, found))
+    return tf.nest.pack_sequence_as(sources, found)
 
 
 def _terms(

@@ -15,7 +15,7 @@ and each seed counts by a power of the share: 0 for a sum, 1 for a mean and for 
 that divided by the batch size. A result with terms of several kinds is added up over the replicas likewise.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,21 +29,23 @@ from autodist_core.capture.traced import Counted
 
 
 def weighed(
-    targets: Iterable[tuple[Any, State]], of_examples: Iterable[tuple[Any, State]], always: bool = False
+    targets: Iterable[tuple[Any, State]], of_examples: Iterable[OfExamples], state_of: Callable[[Any], State],
+    always: bool = False,
 ) -> tuple[list[Any], dict[str, Counted]]:
     """The seeds whose gradients are added up, and how those among them count, by operations' names.
 
-    Without any, all gradients count by the share. `of_examples` are seeds that count by a power of the share in any
-    case. `always` says that gradients are added up where they are computed: the seeds must count by the share there.
+    Without any, all gradients count by the share. The seeds of sums and means over examples that are differentiated
+    with respect to these (`of_examples`) count by a power of the share in any case. `always` says that gradients are
+    added up where they are computed: the seeds must count by the share there.
 
     >>> with tf.Graph().as_default():
     ...     of_sum, of_penalty = tf.ones([], name="of_sum"), tf.ones([], name="of_penalty")
-    >>> seeds, counted = weighed([(of_sum, Sum(1)), (of_penalty, SAME)], [])
+    >>> seeds, counted = weighed([(of_sum, Sum(1)), (of_penalty, SAME)], [], lambda tensor: SAME)
     >>> [seed.op.name for seed in seeds], {name: each.power for name, each in counted.items()}
     (['of_sum', 'of_penalty'], {'of_penalty': 1})
     """
     found = list(targets)
-    counted = _counted(of_examples)
+    counted = _counted(_means_of_examples(of_examples, state_of))
     if not always and not counted and all(_power(state) == 1 for _, state in found):
         return [], {}
     return [seed for seed, _ in found], {**counted, **_counted(found)}
@@ -78,42 +80,36 @@ def times(state: State, by: State, power: int = 1) -> State:
     return state if not degree or isinstance(state, Reduced) else NO_CLAIM
 
 
-def means_of_examples(
-    noted: Iterable[tuple[Any, Any, Sequence[Any]]], state_of: Callable[[Any], State]
-) -> list[tuple[Any, State]]:
+def _means_of_examples(
+    noted: Iterable[OfExamples], state_of: Callable[[Any], State]
+) -> Iterator[tuple[Any, State]]:
     """The seeds of sums and means over the examples that are differentiated with respect to the examples.
 
-    One device divides a mean by the whole batch there, and a replica by its slice. `noted` has targets, each with its
-    seed and its sources.
-
-    >>> states = {"loss": Sum(0), "seed": SAME, "x": Rows()}
-    >>> [(seed, state.degree) for seed, state in means_of_examples([("loss", "seed", ("x",))], states.get)]
-    [('seed', 0)]
+    One device divides a mean by the whole batch there, and a replica by its slice.
     """
-    found = []
-    for target, seed, sources in noted:
-        state = seeded(state_of(target), state_of(seed))
-        summed = isinstance(state_of(target), (Rows, Linear)) and isinstance(state, Linear)
-        if summed and all(isinstance(state_of(each), Rows) for each in sources):
-            found.append((seed, state))
-    return found
+    for call in noted:
+        of_rows = all(isinstance(state_of(each), Rows) for each in call.sources)
+        for target, seed in call.targets if of_rows else ():
+            state = seeded(state_of(target), state_of(seed))
+            if isinstance(state_of(target), (Rows, Linear)) and isinstance(state, Linear):
+                yield seed, state
 
 
 def of_gradients_by(noted: Iterable[OfExamples]) -> dict[int, Callable[[Callable[[Any], State]], State]]:
     """How the states of gradients with respect to tensors follow from the states of others, by the gradients' `id`s.
 
-    If `means_of_examples` lets the gradients count as on one device, each example has its own part of such a gradient.
+    If `weighed` lets the gradients count as on one device, each example has its own part of such a gradient.
 
-    >>> noted = OfExamples("gradient", "x", (("loss", "seed"),), ("x",))
+    >>> noted = OfExamples((("gradient", "x"),), (("loss", "seed"),), ("x",))
     >>> states = {"loss": Sum(0), "seed": SAME, "x": Rows()}
-    >>> of_gradient = of_gradients_by([noted])[id(noted.gradient)]
+    >>> (of_gradient,) = of_gradients_by([noted]).values()
     >>> of_gradient(states.get).axes
     (0,)
     """
-    return {id(each.gradient): partial(_of_gradient_by, each) for each in noted}
+    return {id(each[0]): partial(_of_gradient_by, call, *each) for call in noted for each in call.gradients}
 
 
-def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> State:
+def _of_gradient_by(noted: OfExamples, gradient: Any, by: Any, state_of: Callable[[Any], State]) -> State:
     targets = [(state_of(target), state_of(seed)) for target, seed in noted.targets]
     known = all(
         target == SAME or (isinstance(target, (Rows, Linear)) and isinstance(seeded(target, seed), Linear))
@@ -121,7 +117,7 @@ def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> Stat
     )
     if not known:
         return NO_CLAIM
-    source, sources = state_of(noted.source), [state_of(each) for each in noted.sources]
+    source, sources = state_of(by), [state_of(each) for each in noted.sources]
     if isinstance(source, Rows) and all(isinstance(state, Rows) for state in sources):
         return replace(source, degree=-source.degree, stride=0)
     if any(state != SAME for state in sources):
@@ -129,8 +125,8 @@ def _of_gradient_by(noted: OfExamples, state_of: Callable[[Any], State]) -> Stat
     # What is alike, such as a weight, has one gradient for all examples: a mean over them if the loss is one.
     degrees = {seeded(target, seed).degree for target, seed in targets if target != SAME}
     if len(degrees) > 1 or (degrees and len(targets) > len(degrees) and degrees != {0}):
-        return Mixed(noted.gradient.op)
-    return Sum(degrees.pop(), noted.gradient.op) if degrees else SAME
+        return Mixed(gradient.op)
+    return Sum(degrees.pop(), gradient.op) if degrees else SAME
 
 
 def sums_of_two_kinds(

@@ -13,22 +13,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.capture import (
-    Exchanged,
-    Traced,
-    batch_axis,
-    combined_as_written,
-    reached_from,
-    sources,
-    with_longest,
-)
+from autodist_core.capture import Traced, batch_axis, combined_as_written, reached_from, sources, with_longest
 from autodist_core.capture.batch_axis import Found, State, UncombinedResult, follow, sentences
 from autodist_core.capture.gradients import weighing
 from autodist_core.capture.gradients.recording import Differentiation, Recording
 from autodist_core.capture.gradients.terms import Term, sum_of, terms_of, without
-from autodist_core.capture.traced import Counted, name_of
+from autodist_core.capture.traced import Counted, Exchanged, name_of
 from autodist_core.loops.combining.joining import given_to_all, joins
-from autodist_core.loops.combining.own_writes import require_averaged, require_combined, require_no_rows
+from autodist_core.loops.combining.own_writes import require_averaged, require_combined
 from autodist_core.loops.combining.recomputed import find_recomputed
 from autodist_core.loops.combining.side_state import additions, counted
 from autodist_core.loops.combining.totals import with_totals
@@ -71,20 +63,18 @@ def decided_for_whole_batch(
     ['sum', 'mean', 'rows']
     """
     losses = _losses(updates.differentiations)
-    known = weighing.of_gradients_by(recording.by_examples)
+    known = weighing.of_gradients_by(recording.of_examples)
     again = find_recomputed(traced)
     traced = with_totals(with_longest(combined_as_written(traced)), recording, losses, known, again)
     found = follow(traced, known, again.alone)
     state_of = found.state_of
 
     added = [(each, state_of(each.added)) for each in additions(traced)]
-    require_no_rows((write, state_of(write[0].inputs[-1])) for write in updates.own_writes)
-    require_combined(updates.own_writes, added)
+    require_combined(updates.own_writes, added, state_of)
     of_losses = [(seed, weighing.seeded(state_of(target), state_of(seed))) for target, seed in losses]
     # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
     over_replicas = bool(traced.exchanged.sums or traced.exchanged.gathers)
-    by_examples = weighing.means_of_examples(recording.of_examples, state_of)
-    summed, of_seeds = weighing.weighed(of_losses, by_examples, always=over_replicas)
+    summed, of_seeds = weighing.weighed(of_losses, recording.of_examples, state_of, always=over_replicas)
     by_share = counted(added) | of_seeds
 
     made_for_all = updates.made_of_gradients | again.operations.keys()
@@ -119,9 +109,8 @@ def _terms(traced: Traced) -> list[list[Term]]:
 
 def _joined_inside(traced: Traced, state_of: Callable[[Any], State]) -> Iterable[Joined]:
     """How integers and truth values become the whole batch's that are no outputs."""
-    outputs = {id(output) for output in traced.outputs}
-    inner = [tensor for tensor in batch_axis.to_be_joined(traced) if id(tensor) not in outputs]
-    return batch_axis.joined(inner, list(map(state_of, inner)))
+    outputs = {name_of(output) for output in traced.outputs}
+    return (each for each in batch_axis.joined(traced, state_of) if each.tensor not in outputs)
 
 
 def _without_alike(traced: Traced, reduced: Sequence[Any], state_of: Callable[[Any], State]) -> Exchanged:

@@ -22,12 +22,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture.batch_axis import JOINS, Linear, Nonlinear, Rows, State
+from autodist_core.capture.batch_axis import Linear, Nonlinear, Rows, State, how_joined
 from autodist_core.capture.traced import name_of
 from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Joined
-
-_OF_DEGREE = {0: "mean", 1: "sum"}
 
 _REMEDY = (
     "Return a value for each example (the examples along the first axis), or a sum, a mean, a maximum or a minimum "
@@ -96,14 +94,13 @@ def word(tensor: Any, state: State) -> str | None:
     >>> word(number, Sum(1)), word(number, SAME), word(tf.constant([1, 2]), Mixed())
     ('sum', 'same', None)
     """
-    number = tensor.dtype.is_floating or tensor.dtype.is_complex
-    if type(state) in JOINS:
-        return JOINS[type(state)]
+    if (how := how_joined(state)) is not None:
+        return how
     if isinstance(state, Rows) and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
         return "rows"
-    if isinstance(state, Linear) and state.degree in _OF_DEGREE and (number or state.degree == 1):
-        return _OF_DEGREE[state.degree]
-    return "mean" if number and tensor.shape.rank == 0 else None
+    is_number = tensor.dtype.is_floating or tensor.dtype.is_complex
+    is_mean = isinstance(state, Linear) and state.degree == 0
+    return "mean" if is_number and (is_mean or tensor.shape.rank == 0) else None
 
 
 def _join(index: int, output: Any, state: State) -> str:

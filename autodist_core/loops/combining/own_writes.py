@@ -8,7 +8,7 @@ In: what a function writes of the batch outside its updates, such as counters. O
     kept.assign(x)                                           is refused: each replica has other rows of it
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -23,37 +23,32 @@ _WHOLE = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 _DECLARE = "Declare how they do: tf.Variable(..., aggregation=tf.VariableAggregation.SUM)"
 
 
-def require_no_rows(written: Iterable[tuple[tuple[Any, str], State]]) -> None:
-    """Raise a CaptureError for the first write of a value that has a part for each example of the batch.
+def require_combined(
+    writes: Iterable[tuple[Any, str]], added: Iterable[tuple[Addition, State]], state_of: Callable[[Any], State]
+) -> None:
+    """Raise a CaptureError for the first such write. `writes` has the operations that write, with their variables.
 
     >>> with tf.Graph().as_default():
     ...     write = tf.Variable(tf.zeros((4, 3))).assign(tf.ones((4, 3))).op
-    >>> require_no_rows([((write, "kept"), Rows())])
+    >>> require_combined([(write, "kept")], [], lambda value: Rows())
     Traceback (most recent call last):
     autodist_core.errors.CaptureError: variable 'kept' is written by ... with a value for each example of the batch ...
+    >>> with tf.Graph().as_default():
+    ...     rows = tf.Variable(tf.zeros((4, 3)))
+    ...     write = tf.raw_ops.ResourceScatterAdd(resource=rows.handle, indices=[0], updates=tf.ones((1, 3)))
+    >>> require_combined([(write, "rows")], [], lambda value: Rows())
+    Traceback (most recent call last):
+    autodist_core.errors.CaptureError: variable 'rows' is written in place by 'ResourceScatterAdd' ...
     """
-    for (operation, name), state in written:
+    for operation, name in writes:
         value = operation.inputs[-1]
-        if operation.type in _WHOLE and isinstance(state, Rows):
+        if operation.type in _WHOLE and isinstance(state := state_of(value), Rows):
             raise CaptureError(
                 f"variable {name!r} is written by {operation.name!r} ({operation.type}) with a value for each example "
                 f"of the batch ({value.dtype.name} of shape {value.shape}, the examples along axis {state.axis}), of "
                 "which each replica has a part. Write a sum or a mean over the examples, or return the value, which "
                 "is then the whole batch's, and assign it after the call."
             )
-
-
-def require_combined(writes: Iterable[tuple[Any, str]], added: Iterable[tuple[Addition, State]]) -> None:
-    """Raise a CaptureError for the first such write. `writes` has the operations that write, with their variables.
-
-    >>> with tf.Graph().as_default():
-    ...     rows = tf.Variable(tf.zeros((4, 3)))
-    ...     write = tf.raw_ops.ResourceScatterAdd(resource=rows.handle, indices=[0], updates=tf.ones((1, 3)))
-    >>> require_combined([(write, "rows")], [])
-    Traceback (most recent call last):
-    autodist_core.errors.CaptureError: variable 'rows' is written in place by 'ResourceScatterAdd' ...
-    """
-    for operation, name in writes:
         if operation.type.startswith(_IN_PLACE):
             raise CaptureError(
                 f"variable {name!r} is written in place by {operation.name!r} ({operation.type}) from the batch, of "

@@ -79,9 +79,9 @@ def _candidates(traced: Traced, recording: Recording, again: Collection[str]) ->
     placeholders = {id(value): placeholder for value, placeholder in traced.graph.captures}
     handles = [handle_of(each.variable) for call in recording.found for each in call.gradients]
     by = [placeholders.get(id(handle), handle) for handle in handles]
-    by += [tensor for _, _, tensors in recording.of_examples for tensor in tensors]
+    by += [tensor for call in recording.of_examples for tensor in call.sources]
     losses = [target for call in recording.found for target in call.targets]
-    losses += [target for target, _, _ in recording.of_examples]
+    losses += [target for call in recording.of_examples for target, _ in call.targets]
     passed = reached_from((loss.op for loss in losses), sources).keys() & computed_from(by)
     tape = Tape()
     for operation in traced.graph.get_operations():

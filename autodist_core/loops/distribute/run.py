@@ -26,7 +26,7 @@ from autodist_core.loops.distribute.context import ReplicaContext
 from autodist_core.loops.distribute.on_machines import drawn
 from autodist_core.loops.distribute.values import filled_up, per_replica
 from autodist_core.loops.traced_function import TracedFunction
-from autodist_core.loops.tracing import CapturedFunction, trace_function
+from autodist_core.loops.tracing import CapturedFunction
 from autodist_core.plan import Plan
 from autodist_core.runtime.batch_slices import BatchSlicer
 from autodist_core.step.op_types import LOOPS
@@ -39,7 +39,8 @@ class OnEachReplica(TracedFunction):
     _more = "strategy.plan(fn, args) has all notes"
 
     def __init__(self, strategy: Any, function: Callable[..., Any]) -> None:
-        super().__init__(strategy.autodist.engine, function, split=False)
+        context = partial(ReplicaContext, strategy)
+        super().__init__(strategy.autodist.engine, function, context, replicas=len(strategy.extended.worker_devices))
         self._strategy = strategy
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -71,7 +72,7 @@ class OnEachReplica(TracedFunction):
             with self._strategy.extended._alone():
                 self.python_function(*args, **kwargs)
 
-        alone, replicas = tf.function(applied), self._strategy.num_replicas_in_sync
+        alone, replicas = tf.function(applied), self._replicas
         return self._compared(captured, lambda: alone(*whole), lambda: self(args, kwargs), steps, (
             f"a replica's loss is its part of the global loss, so a mean over its own examples, or a term without "
             f"examples, counts up to {replicas} times here: tf.nn.compute_average_loss(losses, global_batch_size=...), "
@@ -89,11 +90,7 @@ class OnEachReplica(TracedFunction):
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:
         try:
-            return trace_function(
-                self.python_function, arguments, specs, self._engine.variables,
-                partial(ReplicaContext, self._strategy), self._strategy.num_replicas_in_sync,
-                self._engine.training.draws_as_one,
-            )
+            return super()._trace(arguments, specs)
         except RuntimeError as error:
             if "Must not nest tf.distribute.Strategy scopes" in str(error):
                 raise CaptureError(
@@ -111,7 +108,7 @@ class OnEachReplica(TracedFunction):
         arrays = (*drawn(arguments.arrays, tensors), *values)
         with self._explained(arguments):
             captured, outputs = self._steps.run(replace(arguments, arrays=arrays))
-        replicas, count = self._strategy.num_replicas_in_sync, len(captured.item.outputs)
+        replicas, count = self._replicas, len(captured.item.outputs)
         present = len(outputs) // count if count else 0
         # Replicas that do not wait for each other: the first replica's last result stands for the others.
         missing = len(BatchSlicer.bounds(arguments.arrays, arguments.total, replicas)) - present
@@ -136,11 +133,11 @@ class OnEachReplica(TracedFunction):
     def _filled(self, parsed: Arguments, tensors: Sequence[Sequence[Any]]) -> Arguments:
         arguments = self._reader.fill(parsed, tensors)
         # Without values of each replica, every replica runs, as with one example each.
-        return arguments if any(parsed.each) else replace(arguments, total=self._strategy.num_replicas_in_sync)
+        return arguments if any(parsed.each) else replace(arguments, total=self._replicas)
 
     def _in_graph(self, parsed: Arguments) -> Any:
         """The call as an operation of the graph that is being traced."""
-        graph, replicas = tf.compat.v1.get_default_graph(), self._strategy.num_replicas_in_sync
+        graph, replicas = tf.compat.v1.get_default_graph(), self._replicas
         with outside_trace(), self._engine.running(self._name):
             captured = self._steps.prepare(replace(parsed, total=replicas))
         around = list(function_graphs(graph))

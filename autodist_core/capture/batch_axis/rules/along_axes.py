@@ -141,21 +141,6 @@ def quantized(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return arithmetic.element_wise(flow, operation, states)
 
 
-def crossed(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of the cross products of the vectors along the last axis.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: tf.linalg.cross(x, 2.0 * x))
-    'rows along axis 0'
-    >>> shown(lambda x: tf.linalg.cross(tf.transpose(x), tf.sin(tf.transpose(x))), None, 4)
-    'unknown; Cross goes along the examples of a batch'
-    """
-    rank = operation.outputs[0].shape.rank
-    if rank is not None and any(isinstance(state, Rows) and rank - 1 in state.axes for state in states):
-        return flow.couple(operation, ALONG_EXAMPLES)
-    return arithmetic.element_wise(flow, operation, states)
-
-
 def of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int) -> State:
     """Return the state of an operation on the vectors, matrices or images of so many last axes, along which it mixes.
 
@@ -164,6 +149,8 @@ def of_last_axes(flow: Any, operation: Any, states: Sequence[State], count: int)
     'rows along axis 0'
     >>> shown(lambda x: tf.signal.fft(tf.cast(x[:, 0], tf.complex64)))
     'unknown; FFT goes along the examples of a batch'
+    >>> shown(lambda x: tf.linalg.cross(x, 2.0 * x))
+    'rows along axis 0'
     >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 4, 3)
     'rows along axis 0'
     >>> shown(lambda x: tf.image.adjust_contrast(x, 2.0), None, 4, 3)

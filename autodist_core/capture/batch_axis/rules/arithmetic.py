@@ -229,27 +229,15 @@ def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return Mixed(origin or operation)
 
 
-def multiplied(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a product.
+def scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> State:
+    """Return the state of a product (power 1), or of a quotient (power -1).
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.reduce_mean(x) * tf.cast(tf.shape(x)[0], tf.float32))
     'a sum over the examples'
-    """
-    return _scaled(flow, operation, states, 1)
-
-
-def divided(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a quotient.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.reduce_sum(x) / tf.cast(tf.shape(x)[0], tf.float32))
     'a mean over the examples'
     """
-    return _scaled(flow, operation, states, -1)
-
-
-def _scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> State:
     if (size := function_of_sizes(operation, states)) is not None:
         return size
     (one, other), factor = states, operation.inputs[1]

@@ -15,16 +15,7 @@ from typing import Any
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.reduced import Mixed, Number, Size, size_in
 from autodist_core.capture.batch_axis.states.reshaping import product, sizes_of
-from autodist_core.capture.batch_axis.states.state import (
-    NO_CLAIM,
-    OTHER,
-    SAME,
-    Distinct,
-    OfExamples,
-    Rows,
-    Sizes,
-    State,
-)
+from autodist_core.capture.batch_axis.states.state import NO_CLAIM, OTHER, SAME, Distinct, One, Rows, Sizes, State
 
 
 def shape(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
@@ -56,25 +47,19 @@ def size(flow: Any, operation: Any, states: Sequence[State]) -> State:
     return size_in(replace(state.sizes(operation), times=product(others, state.each)))
 
 
-def drawn(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of random numbers: examples are along the axis whose size is the batch size.
-
-    >>> from autodist_core.capture.batch_axis.trial import shown, tf
-    >>> shown(lambda x: (tf.random.normal(tf.shape(x)), tf.random.normal([4])))
-    'rows along axis 0, alike'
-    """
-    return filled(flow, operation, states[:1])
-
-
 def filled(flow: Any, operation: Any, states: Sequence[State]) -> State:
-    """Return the state of a tensor that is filled with one value.
+    """Return the state of a tensor that is filled with one value, or with random numbers.
+
+    Examples are along the axis whose size is the batch size.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.fill(tf.shape(x), 0.5))
     'rows along axis 0'
+    >>> shown(lambda x: (tf.random.normal(tf.shape(x)), tf.random.normal([4])))
+    'rows along axis 0, alike'
     """
-    shape, value = states[0], states[1] if len(states) > 1 else SAME
-    if isinstance(shape, Sizes) and value != NO_CLAIM and not isinstance(value, OfExamples):
+    shape, value = states[0], states[1] if operation.type == "Fill" else SAME
+    if isinstance(shape, Sizes) and value != NO_CLAIM and not isinstance(value, One):
         found = Rows((shape.place,), outer=shape.times, subset=shape.subset, free=True)
         return scaled_by(flow, operation, found, value)
     if value != SAME:

@@ -99,7 +99,7 @@ def _merged(flow: Any, operation: Any, graph: Any, one: Sequence[State], other: 
 def _is_of_gradient(flow: Any, graph: Any, at: int) -> bool:
     """Whether a result is only for the gradient, as the list of a value of each round is."""
     tensor = graph.outputs[at]
-    return tensor.dtype == tf.variant and bool(flow.is_of_tape(tensor.op))
+    return tensor.dtype == tf.variant and bool(flow.tape.made(tensor.op))
 
 
 def branches(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:

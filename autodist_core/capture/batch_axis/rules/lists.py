@@ -72,7 +72,7 @@ def pushed(flow: Any, operation: Any, states: Sequence[State]) -> State:
     """
     here, item = states
     if isinstance(item, One) or (isinstance(here, Rows) and 0 in here.axes):
-        return NO_CLAIM if flow.is_of_tape(operation) else flow.couple(operation, ALONG_EXAMPLES)
+        return NO_CLAIM if flow.tape.made(operation) else flow.couple(operation, ALONG_EXAMPLES)
     return combined(here, _element(item))
 
 

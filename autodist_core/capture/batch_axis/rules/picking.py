@@ -6,7 +6,7 @@ In: the states of the inputs. Out: the state of the result. For `x` with the exa
     GatherV2(x, 0)              a coupling: it takes examples by their position in the batch
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from autodist_core.capture.batch_axis.states.places import UNKNOWN_STRIDE
 from autodist_core.capture.batch_axis.states.reduced import EXTREMES, Mixed, Size, Sum, size_in
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Distinct, One, Rows, Sizes, State
 from autodist_core.step.op_types import WITHOUT_VALUES
+from autodist_core.step.reaching import reached
 
 
 def gather(flow: Any, operation: Any, states: Sequence[State]) -> State:
@@ -98,19 +99,15 @@ def _how(flow: Any, index: Any, otherwise: str) -> str:
 
     Such an index may be any number below the size of the whole batch. One that is computed, as by a sort, is not.
     """
-    waiting, seen, given, of_rows = [index], set(), False, isinstance(flow.state_of(index), Rows)
-    while waiting:
-        operation = waiting.pop().op
-        if id(operation) in seen or operation.type in _OF_CONSTANTS:
-            continue
-        seen.add(id(operation))
-        if operation.type == "Placeholder":
-            given |= flow.is_input(operation, of_rows)
-        elif operation.type not in _KEEPING:
-            return otherwise
-        choice = operation.type in ("Select", "SelectV2")
-        waiting += operation.inputs[:1] if operation.type in _OF_FIRST else list(operation.inputs)[choice:]
-    return GIVEN if given else otherwise
+
+    def read(operation: Any) -> Iterator[Any]:
+        inputs = operation.inputs if operation.type in _KEEPING else ()
+        values = slice(1) if operation.type in _OF_FIRST else slice(operation.type in ("Select", "SelectV2"), None)
+        return (tensor.op for tensor in inputs[values])
+
+    made_of = [each for each in reached([index.op], read) if each.type not in _KEEPING | _OF_CONSTANTS]
+    of_rows, numbers = isinstance(flow.state_of(index), Rows), all(each.type == "Placeholder" for each in made_of)
+    return GIVEN if numbers and any(flow.is_input(each, of_rows) for each in made_of) else otherwise
 
 
 _OF_CONSTANTS = {*WITHOUT_VALUES, "Const", "Fill"}

@@ -56,17 +56,15 @@ def _together(one: Rows, other: Rows) -> Rows | None:
     )
 
 
-def choice_of(tensor: Any) -> Any:
+def choice_of(tensor: Any, depth: int = _DEPTH) -> Any:
     """Return a key of the condition by which examples are chosen: equal keys are of equal conditions.
+
+    Operations up to a `depth` are compared, and tensors behind them are themselves.
 
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.boolean_mask(x, x[:, 0] > 0) + tf.boolean_mask(x, x[:, 1] > 0))
     'unknown; AddV2 pairs the examples of a batch with each other'
     """
-    return _key(tensor, _DEPTH)
-
-
-def _key(tensor: Any, depth: int) -> Any:
     tensor = behind(tensor, _MOVING)
     operation = tensor.op
     alone = not operation.inputs and operation.type != "Const"
@@ -76,5 +74,5 @@ def _key(tensor: Any, depth: int) -> Any:
         (name, value.SerializeToString()) for name, value in operation.node_def.attr.items()
         if not name.startswith("_")
     ))
-    inputs = tuple(_key(each, depth - 1) for each in operation.inputs)
+    inputs = tuple(choice_of(each, depth - 1) for each in operation.inputs)
     return (operation.type, tensor.value_index, attributes, inputs)

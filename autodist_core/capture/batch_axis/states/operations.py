@@ -72,7 +72,7 @@ OF_MATRICES = _named("""
 OF_IMAGES = _named("AdjustContrastv2 FFT3D IFFT3D IRFFT3D RFFT3D")
 """Operations on the last three axes."""
 
-OF_VECTORS = _named("FFT IFFT IRFFT MatrixDiag MatrixDiagV3 RFFT")
+OF_VECTORS = _named("Cross FFT IFFT IRFFT MatrixDiag MatrixDiagV3 RFFT")
 """Operations on the vectors of the last axis."""
 TO_RAGGED = _named("SparseCross SparseCrossHashed SparseCrossV2 StringSplit StringSplitV2 UnicodeDecode")
 """Operations that make any number of entries of one entry of each example."""

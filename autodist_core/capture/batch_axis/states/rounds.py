@@ -17,6 +17,10 @@ from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.reduced import Size
 from autodist_core.capture.batch_axis.states.state import One, Rows, State
 from autodist_core.capture.traversal import behind, reached_from, sources
+from autodist_core.step.reaching import reached
+
+_JOINING = ("Identity", "LogicalAnd")
+"""Operations that make a condition of others."""
 
 
 @dataclass
@@ -70,22 +74,18 @@ def rounds_of(flow: Any, operation: Any, body: Any, condition: Any) -> Rounds | 
     """
     counters = frozenset(at for at, tensor in enumerate(operation.inputs) if _counts(body, at, tensor))
     places = {tensor.op.name: at for at, tensor in enumerate(condition.inputs)}
-    waiting, limit, found = [condition.outputs[0]], None, set()
-    while waiting:
-        each = waiting.pop().op
-        if each.type in ("Identity", "LogicalAnd"):
-            waiting.extend(each.inputs)
-            continue
-        if each.type != "Less" or places.get(behind(each.inputs[0]).op.name) not in counters:
+    made_of = reached([condition.outputs[0].op], lambda each: sources(each) if each.type in _JOINING else ())
+    limits, found = [each for each in made_of if each.type not in _JOINING], set()
+    for limit in limits:
+        if limit.type != "Less" or places.get(behind(limit.inputs[0]).op.name) not in counters:
             return None
-        size = flow.state_of(each.inputs[1])
+        size = flow.state_of(limit.inputs[1])
         # The number of rounds is the same in all rounds.
-        stays = all(is_handed_on(body, at) for at in _read(each.inputs[1], places))
+        stays = all(is_handed_on(body, at) for at in _read(limit.inputs[1], places))
         if not (isinstance(size, Size) and size.degree == 1 and stays):
             return None
-        limit = each
         found.add(size.times)
-    return Rounds(operation, counters, limit, found.pop()) if len(found) == 1 else None
+    return Rounds(operation, counters, limits[-1], found.pop()) if len(found) == 1 else None
 
 
 def changing(condition: Any, body: Any) -> frozenset[int]:
