@@ -1,7 +1,7 @@
 """Make the graph of all units of each kind from the graph of those that stand for them.
 
-In: a graph with two units of each kind, and the kinds. Out: the graph with all units. For 64 machines, of which the
-machines 0, 1 and 2 were built::
+In: a finished draft with two units of each kind, and the kinds. Out: the draft with all units. For 64 machines, of which
+the machines 0, 1 and 2 were built::
 
     barrier/0       waits for barrier/0/replica0, and for a signal of each of the machines 1 to 63
     machine1/own0   a call of the function of level 0
@@ -13,57 +13,39 @@ kernels would have built for all replicas: a tensor leaves a call as soon as it 
 backward pass goes on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.units.folding import EARLIER, Level, apart, common_host, filled, levels
 from autodist_core.kernel.units.kinds import Kind
 from autodist_core.kernel.units.roles import Roles, UnlikeError
 from autodist_core.kernel.units.unit import Unit
 from autodist_core.step import naming
-from autodist_core.step.editor import Editor
 from autodist_core.step.grouping import by_key, grouped
 
 _COUNTED = {"AddN", "ConcatV2", "Pack"}
 """The operations that take a value of each replica, and count them in their attribute `N`."""
 
 
-@dataclass(frozen=True)
-class Repeatable:
-    """A graph whose units stand for others, or the graph of all units.
-
-    `feeds` has the placeholders and `counts` the numbers of examples of each replica, by the replica's number.
-
-    >>> Repeatable(Editor(), ("joined/loss",), ("step/0",), (), {}, {}).steps
-    ('step/0',)
-    """
-
-    editor: Editor
-    outputs: tuple[str, ...]
-    steps: tuple[str, ...]
-    added: tuple[AddedVariable, ...]
-    feeds: Mapping[int, tuple[str, ...]]
-    counts: Mapping[int, str]
-
-
 class _Repeating:
     """The state of one repetition."""
 
-    def __init__(self, graph: Repeatable, kinds: Sequence[Kind]) -> None:
-        self.graph, self.kinds, self.editor = graph, kinds, graph.editor
-        self.targets = {name: list(self.editor[name].input) for name in graph.steps}
-        self.editor.remove(graph.steps)
+    def __init__(self, draft: Draft, kinds: Sequence[Kind]) -> None:
+        self.draft, self.kinds, self.editor = draft, kinds, draft.editor
+        self.targets = {name: list(self.editor[name].input) for name in draft.steps}
+        self.editor.remove(draft.steps)
         self.roles = Roles(self.editor, kinds)
         for kind in kinds:
             self.roles.require_same(kind)
         of, roles = self.roles.of, self.roles
         self.level_of = levels(
             roles, {name for name, number in of.items() if number and not roles.stays_outside(name)},
-            map(naming.node_of, graph.outputs),
+            map(naming.node_of, draft.outputs),
         )
         self.out = self.editor.empty()
         self.once = [node for node in self.editor if not of[node.name]]
@@ -96,7 +78,7 @@ class _Repeating:
     def _read(self) -> dict[int, list[str]]:
         """Return the tensors of each unit that nodes which are there once read, and those that are outputs."""
         read = [each for node in self.once for each in naming.data_inputs(node)]
-        return grouped(filter(self.roles.source, [*read, *self.graph.outputs]), self.roles.source)
+        return grouped(filter(self.roles.source, [*read, *self.draft.outputs]), self.roles.source)
 
     def _levels(self, kind: Kind) -> dict[int, Level]:
         number = self.roles.number[kind.first]
@@ -183,8 +165,8 @@ class _Repeating:
         return [self.out.add("NoOp", names[host], inputs, host) for host, inputs in waits.items() if inputs]
 
 
-def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
-    """Return the graph of all units of the kinds. `graph` has the units that stand for them.
+def repeat(draft: Draft, kinds: Sequence[Kind]) -> None:
+    """Put all units of the kinds into a finished draft, which has the units that stand for them.
 
     Raise a `UnlikeError` if the units of a kind do not do the same.
 
@@ -198,21 +180,15 @@ def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
     >>> build(step, placed).changes[-1].kernel
     'Repeat'
     """
-    state = _Repeating(graph, kinds)
+    state = _Repeating(draft, kinds)
     state.add_once()
     for kind in kinds:
         for unit in kind.members:
             state.add_unit(kind, unit)
-    outputs, _ = state.roles.expanded(graph.outputs, state.of_all)
-    steps = state.add_steps()
-    feeds, counts = dict(graph.feeds), dict(graph.counts)
-    for kind in kinds:
-        for unit in kind.members:
-            for built, number in zip(kind.first.replicas, unit.replicas, strict=True):
-                feeds[number] = tuple(kind.first.moved(name, unit) for name in graph.feeds[built])
-                if graph.counts:
-                    counts[number] = kind.first.moved(graph.counts[built], unit)
-    return Repeatable(state.out, tuple(outputs), tuple(steps), tuple(_added(graph.added, kinds)), feeds, counts)
+    draft.outputs, _ = state.roles.expanded(draft.outputs, state.of_all)
+    draft.steps = state.add_steps()
+    draft.added = _added(draft.added, kinds)
+    draft.editor = state.out
 
 
 def _added(added: Sequence[AddedVariable], kinds: Sequence[Kind]) -> list[AddedVariable]:
