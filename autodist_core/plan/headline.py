@@ -17,7 +17,6 @@ from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import format_bytes
 from autodist_core.strategy.compiled import VariablePlan
 from autodist_core.strategy.synchronizers import PSPlan
-from autodist_core.strategy.wire import wire
 
 
 def headline(
@@ -101,18 +100,18 @@ def bytes_of_links(
     for plan in plans:
         if plan.variable.is_sparse:
             continue
-        for shape, each in plan.pieces:
+        for each in plan.pieces:
             of_factors = (factored or {}).get(plan.variable.name, ())
             count = max(times.get(plan.variable.name, 1), 1) - len(of_factors)
-            if isinstance(each, PSPlan):
-                size = float(count * prod(shape) * plan.variable.item_size)
-                server = DeviceSpec.parse(each.destinations[0]).address
+            if isinstance(each.synchronizer, PSPlan):
+                size = float(count * each.variable.byte_size)
+                server = DeviceSpec.parse(each.synchronizer.destinations[0]).address
                 others = [node for node in nodes if node != server]
                 found[server] += size * len(others)
                 for node in others:
                     found[node] += size
             else:
-                gradients = 2 * count * wire(each, shape, plan.variable.dtype).bytes
+                gradients = 2 * count * each.wire.bytes
                 size = (gradients + examples * sum(of_factors)) * (len(nodes) - 1) / len(nodes)
                 for node in nodes:
                     found[node] += size

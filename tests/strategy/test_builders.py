@@ -131,7 +131,7 @@ def test_options_of_the_wire_reach_the_plan_and_the_id(builder, options: dict, t
     item, spec = GraphItem((Variable("w", (1, 5), "float32"),)), ResourceSpec.local(cpus=2)
     built = builder(**options).build(item, spec)
     plan = StrategyCompiler(item, spec).compile(built).variables[0]
-    assert str(plan.pieces[0][1]) == text
+    assert str(plan.pieces[0].synchronizer) == text
     changed = options not in ({}, {"bucket_bytes": 4 << 20})
     assert (built.id != builder().build(item, spec).id) == changed
     assert (built.serialize() != builder().build(item, spec).serialize()) == changed

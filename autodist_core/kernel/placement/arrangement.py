@@ -148,10 +148,9 @@ def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
     ((0, 0), (0, 1))
     """
     alone = tuple(range(len(strategy.replicas)))
-    synchronizers = [synchronizer for plan in strategy.variables for _, synchronizer in plan.pieces]
     if asked is False or any(
         each.compressor != "NoneCompressor" if isinstance(each, AllReducePlan) else allows_lead(each)
-        for each in synchronizers
+        for each in strategy.synchronizers
     ):
         return alone
     devices = [DeviceSpec.parse(name) for name in strategy.replicas]

@@ -58,7 +58,7 @@ def place(
     split = partitioner.apply(item)
     step, parts = StepIndex.of(split), _parts(split)
     plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
-    plans |= _plans_of_parts(split, partitioner)
+    plans |= {shard.variable.name: shard for plan in partitioner.plans.values() for shard in plan.shards}
     # A step without training trains none of its variables, and has them where a strategy says.
     trained = step.trained.keys() or plans.keys() & step.variables.keys()
     family = {name: name for name in trained} | slots(step)
@@ -90,16 +90,6 @@ def place(
         parts, frozenset(v.name for v in split.variables if v.name in parts and v.handle),
         arranged.strategy.allowed_lead if arranged.is_loose else None, mirrored, tasks, leads,
     )
-
-
-def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[str, VariablePlan]:
-    found = {}
-    for variable in split.variables:
-        plan = partitioner.plans.get(variable.part_of)
-        if plan is not None:
-            shard = next(shard for shard in plan.shards if variable.name == plan.variable.part_name(shard.index))
-            found[variable.name] = VariablePlan(variable, shard.synchronizer)
-    return found
 
 
 def _remote_rows(

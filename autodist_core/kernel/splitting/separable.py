@@ -88,7 +88,7 @@ def splittings(
     """
     updated = step.trained.keys() | step.written_by_update
     return {
-        name: splitting(step, name, plan.axis or 0, members.get(name, frozenset())) for name, plan in plans.items()
+        name: splitting(step, name, plan.axis, members.get(name, frozenset())) for name, plan in plans.items()
         if name in step.trained or not updated.isdisjoint(members.get(name, frozenset()))
     }
 

@@ -1,7 +1,7 @@
 """Make the graph of all units of each kind from the graph of those that stand for them.
 
-In: a finished draft with two units of each kind, and the kinds. Out: the draft with all units. For 64 machines, of which
-the machines 0, 1 and 2 were built::
+In: a finished draft with two units of each kind, and the kinds. Out: the draft with all units. For 64 machines, of
+which the machines 0, 1 and 2 were built::
 
     barrier/0       waits for barrier/0/replica0, and for a signal of each of the machines 1 to 63
     machine1/own0   a call of the function of level 0

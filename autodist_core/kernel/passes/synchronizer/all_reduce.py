@@ -80,10 +80,8 @@ def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> Non
 
 def _parcels(draft: Draft, gradient: Gradient) -> list[Parcel]:
     """Return the parcels of a gradient: one, or one for each shard of a split variable."""
-    plan = draft.placement.plans[gradient.variable]
-    if not plan.shards:
-        return [Parcel(draft, gradient, _reduced(plan.synchronizer))]
-    return [Parcel(draft, gradient, _reduced(shard.synchronizer), plan.axis or 0, shard) for shard in plan.shards]
+    pieces = draft.placement.plans[gradient.variable].pieces
+    return [Parcel(draft, gradient, each.variable, _reduced(each.synchronizer)) for each in pieces]
 
 
 def _round(
@@ -106,10 +104,10 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
     for gradient, parcels in grouped(sums, lambda parcel: parcel.gradient).items():
         for owner in owners:
             assert owner.replica is not None
-            ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)
+            ordered = sorted(parcels, key=lambda parcel: parcel.variable.offset)
             values = [sums[parcel][owner.replica] for parcel in ordered]
             name = f"sent/{gradient.occurrence}/{naming.safe(gradient.variable)}/{owner.name}/whole"
-            total = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
+            total = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].variable.axis)
             draft.reduced[*gradient.key, owner.name] = Rows(total)
 
 

@@ -29,7 +29,6 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Variable
 from autodist_core.strategy import wire
-from autodist_core.strategy.compiled import Shard
 from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import Wire
 
@@ -45,24 +44,17 @@ class Parcel:
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
     >>> draft = example_draft(AllReduce(), before="AllReduceSynchronizer")
-    >>> parcel = Parcel(draft, draft.step.item.gradients[0], AllReducePlan(compressor="HorovodCompressor"))
+    >>> gradient, plan = draft.step.item.gradients[0], AllReducePlan(compressor="HorovodCompressor")
+    >>> parcel = Parcel(draft, gradient, draft.step.variables["kernel"], plan)
     >>> parcel.local(), parcel.wire.dtype
     (('weighted/replica0/0/kernel', 'weighted/replica1/0/kernel'), 'float16')
     """
 
     draft: Draft
     gradient: Gradient
+    variable: Variable
+    """The variable, or the shard of it."""
     plan: AllReducePlan
-    axis: int = 0
-    shard: Shard | None = None
-
-    @cached_property
-    def variable(self) -> Variable:
-        """The variable, or the shard of it."""
-        variable = self.draft.step.variables[self.gradient.variable]
-        if self.shard is None:
-            return variable
-        return variable.part(self.shard.index, self.axis, self.shard.offset, self.shard.size, "")
 
     @cached_property
     def wire(self) -> Wire:
@@ -114,9 +106,9 @@ class Parcel:
         if key not in draft.local:
             return ""
         values = draft.local[key].values
-        if self.shard is None:
+        if self.variable.name == self.gradient.variable:
             return values
-        begin = [self.shard.offset if axis == self.axis else 0 for axis in range(len(self.shape))]
+        begin = [self.variable.offset if axis == self.variable.axis else 0 for axis in range(len(self.shape))]
         return draft.editor.trace(
             f"{self.label}/{replica.prefix}/own", lambda values: tf.slice(values, begin, self.shape),
             {values: tf.TensorSpec(None, self.dtype)}, replica.device,
