@@ -96,10 +96,9 @@ def first_written(step: StepIndex) -> dict[str, int]:
     ['total']
     """
     found: dict[str, int] = {}
-    for node in step.in_order(step.touches):
-        for touch in step.touches[node]:
-            if touch.writes and not step.is_update(node):
-                found.setdefault(touch.variable, step.position[node])
+    for node in step.in_order(step.writers - step.update_of.keys()):
+        for variable in step.written_by([node]):
+            found.setdefault(variable, step.position[node])
     return found
 
 

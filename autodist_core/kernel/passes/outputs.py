@@ -73,9 +73,8 @@ def _after_combining(step: StepIndex, cone: set[str]) -> set[str]:
         return set()
     # A read before the variable's last write gives the replica's own value, and not the combined state.
     written = {
-        touch.variable: step.position[node]
-        for node in step.in_order(step.touches) if not step.is_update(node)
-        for touch in step.touches[node] if touch.writes and is_combined(step.variables[touch.variable])
+        variable: step.position[node] for node in step.in_order(step.writers - step.update_of.keys())
+        for variable in step.written_by([node]) if is_combined(step.variables[variable])
     }
     recomputed: set[str] = set()
     for name in step.in_order(cone):

@@ -147,7 +147,7 @@ class _PartsSearch:
     def _look_at(self, name: str) -> str:
         """Sort one node into `parts` or `partial`; return it as an obstacle if it needs the variable whole."""
         step, node = self.step, self.step.nodes[name]
-        touched = {touch.variable for touch in step.touches.get(name, ())} & self.members
+        touched = step.touched_by([name]) & self.members
         values = [source for source in naming.data_inputs(node) if naming.node_of(source) not in step.handle_of]
         split = [source for source in values if naming.node_of(source) in self.parts]
         if not touched and not split:
