@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,6 +62,7 @@ def _node(op: str, name: str, inputs: Iterable[str], device: str, attrs: Mapping
     return node
 
 
+@dataclass(frozen=True)
 class NodeEdit:
     """The changes to one node of a graph, or of a function's body.
 
@@ -72,14 +74,10 @@ class NodeEdit:
     ['positive']
     """
 
-    def __init__(self, node: node_def_pb2.NodeDef, add: Callable[..., str]) -> None:
-        self.node = node
-        """The node, for reading only. Change it with the methods."""
-        self._add = add
-
-    def add(self, op: str, name: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
-        """Add a node with one output to the same graph or body, and return the name by which other nodes read it."""
-        return self._add(op, name, inputs, **attrs)
+    node: node_def_pb2.NodeDef
+    """The node, for reading only. Change it with the methods."""
+    add: Callable[..., str]
+    """Adds a node with one output to the same graph or body, and returns the name by which other nodes read it."""
 
     def set_attribute(self, key: str, value: Any) -> None:
         """Set an attribute of the node."""
@@ -112,9 +110,11 @@ class Editor:
 
     def __init__(self, library: Any = None, versions: Any = None) -> None:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
-        self._library = library
-        self._versions = versions
-        self._functions: dict[str, function_pb2.FunctionDef] = {}
+        self._library, self._versions = library, versions
+        self.functions: dict[str, function_pb2.FunctionDef] = {
+            function.signature.name: function for function in getattr(library, "function", ())
+        }
+        """The functions that the graph's nodes may call: those of the library, and then those that were added."""
 
     @staticmethod
     def of(graph: graph_pb2.GraphDef) -> Editor:
@@ -127,24 +127,13 @@ class Editor:
     def empty(self) -> Editor:
         """Return an editor with the same functions and without nodes, to which a rewrite adds nodes in order."""
         editor = Editor(self._library, self._versions)
-        editor._functions.update(self._functions)
+        editor.functions.update(self.functions)
         return editor
-
-    @property
-    def library(self) -> Any:
-        """The functions that the graph's nodes may call."""
-        return self._library
-
-    @property
-    def functions(self) -> dict[str, function_pb2.FunctionDef]:
-        """The same functions by name, with those that were added one by one."""
-        known = getattr(self._library, "function", ())
-        return {function.signature.name: function for function in known} | self._functions
 
     def add_library(self, library: Any) -> None:
         """Let the graph's nodes call the functions of another library, too. Functions of one name are the same."""
-        known = self.functions
-        self._functions |= {each.signature.name: each for each in library.function if each.signature.name not in known}
+        for function in library.function:
+            self.functions.setdefault(function.signature.name, function)
 
     def __contains__(self, name: str) -> bool:
         return name in self._nodes
@@ -240,8 +229,8 @@ class Editor:
 
         `change` is called for each node of the copy.
         """
-        if name not in self._functions:
-            copy = self._functions[name] = function_pb2.FunctionDef()
+        if name not in self.functions:
+            copy = self.functions[name] = function_pb2.FunctionDef()
             copy.CopyFrom(function)
             copy.signature.name = name
 
@@ -259,7 +248,7 @@ class Editor:
     ) -> None:
         """Add a node that calls a function. Functions of one name are the same."""
         signature = function.signature
-        self._functions.setdefault(signature.name, function)
+        self.functions.setdefault(signature.name, function)
         given, returned = (
             [tf.as_dtype(argument.type) for argument in arguments]
             for arguments in (signature.input_arg, signature.output_arg)
@@ -300,8 +289,7 @@ class Editor:
             node, output = split(name)
             if node in real:
                 return f"^{node_of(real[node])}" if output < 0 else real[node]
-            renamed = f"{prefix}/{node}"
-            return f"^{renamed}" if output < 0 else tensor(renamed, output)
+            return tensor(f"{prefix}/{node}", output)
 
         for node in scratch.as_graph_def().node:
             if node.name not in real:
@@ -352,7 +340,7 @@ class Editor:
         graph = graph_pb2.GraphDef()
         if self._library is not None:
             graph.library.CopyFrom(self._library)
-        graph.library.function.extend(self._functions.values())
+        graph.library.function.extend([*self.functions.values()][len(graph.library.function):])
         if self._versions is not None:
             graph.versions.CopyFrom(self._versions)
         for node in self:

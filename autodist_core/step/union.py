@@ -67,8 +67,7 @@ class _Renamed:
 
     def tensor(self, name: str) -> str:
         node, output = naming.split(name)
-        renamed = self.node(node) if name else ""
-        return f"^{renamed}" if output < 0 else naming.tensor(renamed, output)
+        return naming.tensor(self.node(node), output) if name else ""
 
 
 def _copy(graph: Editor, item: GraphItem, renamed: _Renamed, occurrences: int) -> None:
