@@ -154,18 +154,16 @@ class CompiledStrategy:
         """Those of all variables and shards."""
         return [each.synchronizer for plan in self.variables for each in plan.pieces]
 
-    def for_step(
-        self, unpartitioned: Iterable[str], in_step_reason: str, mirrored: Collection[str] = ()
-    ) -> CompiledStrategy:
+    def for_step(self, unpartitioned: Iterable[str], mirrored: Collection[str] = ()) -> CompiledStrategy:
         """The strategy as one captured step carries it out.
 
         ``unpartitioned`` names the variables that this step does not allow to be partitioned. They are spread over
-        their destinations by their bytes. ``in_step_reason`` says why the step keeps the replicas in step, and is empty
-        if the step does not. ``mirrored`` names the variables that this step does not allow to be gathered.
+        their destinations by their bytes. ``mirrored`` names the variables that this step does not allow to be
+        gathered.
 
         >>> strategy = CompiledStrategy("3f9c21", ("a:GPU:0", "b:GPU:0"), ())
-        >>> strategy.for_step([], "the step updates twice").in_step_reason
-        'the step updates twice'
+        >>> strategy.for_step([]) == strategy
+        True
         """
         names, plans = frozenset(unpartitioned), {plan.variable.name: plan for plan in self.variables}
         split = (plan.bytes_on_servers for name, plan in plans.items() if name not in names)
@@ -174,7 +172,7 @@ class CompiledStrategy:
             plans[name] = plans[name].unpartitioned(held)
             held += plans[name].bytes_on_servers
         fitted = (plan.with_mirrors if name in mirrored else plan for name, plan in plans.items())
-        return replace(self, variables=tuple(fitted), in_step_reason=in_step_reason)
+        return replace(self, variables=tuple(fitted))
 
     @property
     def allowed_lead(self) -> float | None:

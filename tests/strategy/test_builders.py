@@ -54,7 +54,7 @@ def test_a_variables_shards_are_on_several_servers_however_full_these_are(builde
 def test_what_a_step_needs_whole_is_spread_over_its_destinations():
     sizes = {"split": 99, "large": 50, "small": 20, "another": 20}
     item = GraphItem(tuple(Variable(name, (size,), "float32") for name, size in sizes.items()))
-    whole = compiled(Sharded(whole_bytes=0), item, ResourceSpec.local(cpus=2)).for_step(list(sizes)[1:], "")
+    whole = compiled(Sharded(whole_bytes=0), item, ResourceSpec.local(cpus=2)).for_step(list(sizes)[1:])
     assert [plan.text[-2] for plan in whole.variables[1:]] == list("100")
 
 

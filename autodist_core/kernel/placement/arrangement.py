@@ -11,7 +11,7 @@ splits two variables over servers, and an update that needs one of them whole::
 A step that is not captured yet has no gradients, and its variables are not split.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
@@ -79,8 +79,8 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
         # Each replica writes values of its own to these variables: they cannot be one copy.
         found = tuple(range(len(found)))
     partitioner = VariablePartitioner.of(item, _on_servers(strategy))
-    fitted = strategy.for_step(partitioner.whole, "", partitioner.mirrored)
-    return Arrangement(fitted.for_step((), _in_step_reason(item, fitted)), found, partitioner)
+    fitted = strategy.for_step(partitioner.whole, partitioner.mirrored)
+    return Arrangement(replace(fitted, in_step_reason=_in_step_reason(item, fitted)), found, partitioner)
 
 
 def optimizer_state(step: StepIndex) -> frozenset[str]:
