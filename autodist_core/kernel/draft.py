@@ -175,20 +175,18 @@ class Draft:
         """The indices of the replicas that have examples."""
         return tuple(replica.index for replica in self.active_replicas)
 
-    def together(self, replica: Replica) -> tuple[Replica, ...]:
+    def together(self, replica: Replica) -> Sequence[Replica]:
         """Return the active replicas whose rows large layers multiply at once with those of this replica.
 
         They compute on the same copies of the weights.
         """
-        found = self._of_memory[self.placement.memory(replica)]
         crowded = self.placement.tasks.job and self._on_host[replica.host] > AT_ONCE_IN_AGENTS
-        return (replica,) if crowded else found
+        return (replica,) if crowded else self._of_memory[self.placement.memory(replica)]
 
     @cached_property
-    def _of_memory(self) -> dict[int, tuple[Replica, ...]]:
+    def _of_memory(self) -> dict[int, list[Replica]]:
         """The active replicas that compute on the same copies of the weights."""
-        found = grouped(self.active_replicas, self.placement.memory)
-        return {memory: tuple(replicas) for memory, replicas in found.items()}
+        return grouped(self.active_replicas, self.placement.memory)
 
     @cached_property
     def _on_host(self) -> Counter[str]:
@@ -330,9 +328,7 @@ class Draft:
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """Return the captured tensors from whose copies the reduced gradient is computed."""
         product = self.products.gradients.get(gradient.key)
-        if product:
-            return product.left, product.right
-        return gradient.parts
+        return (product.left, product.right) if product else gradient.parts
 
     def types_of(self, gradient: Gradient) -> tuple[tf.DType, ...]:
         """Return the type of a gradient's values and, of a sparse gradient, that of its row indices."""

@@ -25,21 +25,16 @@ def slots(step: StepIndex) -> dict[str, str]:
     >>> slots(StepIndex(example_step()))
     {'velocity': 'kernel'}
     """
-    return {name: owners[0] for name, owners in _owners_of_written(step).items() if len(owners) == 1}
-
-
-@analysis
-def _owners_of_written(step: StepIndex) -> dict[str, tuple[str, ...]]:
     written = sorted(step.written_by_update - set(step.trained))
     direct = {name: _read_for(step, name) for name in written}
-    # A slot may be computed from another slot rather than from the gradient (Adafactor's velocity).
-    found = {
-        name: {each for each in reached(direct[name], lambda other: direct.get(other, ())) if each in step.trained}
-        for name in written
-    }
-    return {
-        name: tuple(_closest(step, name, [each for each in step.variables if each in found[name]])) for name in written
-    }
+    found: dict[str, str] = {}
+    for name in written:
+        # A slot may be computed from another slot rather than from the gradient (Adafactor's velocity).
+        behind = reached(direct[name], lambda other: direct.get(other, ()))
+        owners = _closest(step, name, [each for each in step.variables if each in step.trained and each in behind])
+        if len(owners) == 1:
+            found[name] = owners[0]
+    return found
 
 
 def _read_for(step: StepIndex, name: str) -> set[str]:
