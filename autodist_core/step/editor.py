@@ -21,38 +21,34 @@ from autodist_core.seams.table import OP_DEF
 from autodist_core.step.graph_check import require_order, sources_of
 from autodist_core.step.naming import BRANCH, MARKS, ORDER, UPDATE, node_of, split, tensor
 
+_ATTRIBUTES: dict[type, Callable[[Any], Any]] = {
+    bool: lambda value: attr_value_pb2.AttrValue(b=value),
+    int: lambda value: attr_value_pb2.AttrValue(i=value),
+    float: lambda value: attr_value_pb2.AttrValue(f=value),
+    str: lambda value: attr_value_pb2.AttrValue(s=value.encode()),
+    tf.DType: lambda value: attr_value_pb2.AttrValue(type=value.as_datatype_enum),
+    tf.TensorShape: lambda value: attr_value_pb2.AttrValue(shape=value.as_proto()),
+    tensor_pb2.TensorProto: lambda value: attr_value_pb2.AttrValue(tensor=value),
+    attr_value_pb2.AttrValue: lambda value: value,
+}
+"""An attribute of a value, by the value's type. A bool is an int, too, and stands before it."""
+
 
 def attribute(value: Any) -> Any:
     """Return a Python value as an AttrValue.
 
     The value is a bool, an int, a float, a str, a DType, a list of DTypes, a TensorShape, an array, or a TensorProto.
-    An AttrValue is copied.
 
     >>> attribute(3).i, attribute("NCCL").s, tf.as_dtype(attribute(tf.float32).type)
     (3, b'NCCL', tf.float32)
     """
-    message = attr_value_pb2.AttrValue()
-    if isinstance(value, bool):
-        message.b = value
-    elif isinstance(value, int):
-        message.i = value
-    elif isinstance(value, float):
-        message.f = value
-    elif isinstance(value, str):
-        message.s = value.encode()
-    elif isinstance(value, tf.DType):
-        message.type = value.as_datatype_enum
-    elif isinstance(value, tf.TensorShape):
-        message.shape.CopyFrom(value.as_proto())
-    elif isinstance(value, attr_value_pb2.AttrValue):
-        message.CopyFrom(value)
-    elif isinstance(value, tensor_pb2.TensorProto):
-        message.tensor.CopyFrom(value)
-    elif isinstance(value, list) and all(isinstance(each, tf.DType) for each in value):
-        message.list.type.extend(each.as_datatype_enum for each in value)
-    else:
-        message.tensor.CopyFrom(tf.make_tensor_proto(value))
-    return message
+    for kind, made in _ATTRIBUTES.items():
+        if isinstance(value, kind):
+            return made(value)
+    if isinstance(value, list) and all(isinstance(each, tf.DType) for each in value):
+        types = [each.as_datatype_enum for each in value]
+        return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=types))
+    return attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(value))
 
 
 def _node(op: str, name: str, inputs: Iterable[str], device: str, attrs: Mapping[str, Any]) -> node_def_pb2.NodeDef:

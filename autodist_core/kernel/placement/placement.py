@@ -189,12 +189,6 @@ class Placement:
         """The CPU of each machine with replicas, in the order of the replicas."""
         return tuple(dict.fromkeys(replica.host for replica in self.replicas))
 
-    @cached_property
-    def places(self) -> tuple[int, ...]:
-        """The place of each replica among the replicas of its machine."""
-        there = grouped(self.replicas, lambda replica: replica.host)
-        return tuple(there[replica.host].index(replica) for replica in self.replicas)
-
     def at_each_host(self, owners: Iterable[Owner]) -> Iterator[tuple[list[Replica], list[Owner]]]:
         """Yield the replicas of each machine, with those of these owners that are replicas there."""
         for machine in by_host(self.replicas):

@@ -60,7 +60,9 @@ class SplitRewrite:
         self.head_of |= {name: name for name in self.plans}
         self.split_at = {node: split for split in self.splits.values() for node in split.parts}
         self.partial_at = {node: split for split in self.splits.values() for node in split.partial}
-        self.left_out: set[str] = set()
+        # Other nodes are left out: what they read may exist as shards only.
+        self.kept = self.step.alive.union(*((each.handle, each.keys, each.values) for each in item.tables))
+        self.kept_once = self.kept - self.split_at.keys()
         self.cast_at_owner: set[str] = set()
 
     def run(self) -> GraphItem:
@@ -75,8 +77,8 @@ class SplitRewrite:
         for name, node in self.step.nodes.items():
             if name in self.step.handle_of:
                 self._handle(node)
-            elif self._is_left_out(name):
-                self.left_out.add(name)
+            elif name not in self.kept:
+                pass
             elif name in self.step.markers:
                 self.editor.copy_captured(node, name, node.input)
                 if name in last_marker:
@@ -100,14 +102,6 @@ class SplitRewrite:
             gradients=tuple(found for gradient in self.item.gradients for found in self._gradients(gradient)),
             targets=tuple(found for name in self.item.targets for found in self._targets(name)),
             graph_bytes=self.editor.graph_def(captured=True).SerializeToString(deterministic=True),
-        )
-
-    def _is_left_out(self, name: str) -> bool:
-        """Whether a node is left out: no node that is kept reads it, and its inputs may exist as shards only."""
-        if name in self.step.alive:
-            return False
-        return name in self.left_out or self.step.is_update(name) or any(
-            source in self.left_out or source in self.split_at for source in self.step.sources(name)
         )
 
     # Parts of the item -------------------------------------------------------------------------------------------
@@ -159,12 +153,9 @@ class SplitRewrite:
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
         """Return the inputs without control edges from nodes that are copied for each shard or left out."""
         return [
-            source for source in node.input if not naming.is_control(source) or self._is_there(naming.node_of(source))
+            source for source in node.input
+            if not naming.is_control(source) or naming.node_of(source) in self.kept_once
         ]
-
-    def _is_there(self, name: str) -> bool:
-        # Within a branch of a conditional, a node may come earlier than the node on which it waits by a control edge.
-        return name not in self.split_at and name not in self.left_out and not self._is_left_out(name)
 
     def _copy_parts(self, node: node_def_pb2.NodeDef, split: Splitting) -> list[str]:
         """Copy a node for each shard; return the names of the copies."""
@@ -277,9 +268,6 @@ class SplitRewrite:
             if whole != node.name:
                 self.editor.add("Cast", node.name, [whole], SrcT=sent, DstT=dtype)
             self.cast_at_owner.update(cast.name for cast in casts)
-            # What nothing needs may read the value in its own type.
-            others = self.step.readers.get(node.name, ()) if casts else ()
-            self.left_out.update(reader for reader in others if reader not in self.step.alive)
             return
         ids = node.input[1]
         spec = tf.TensorSpec(static_shapes(self.step).get(ids), tf.as_dtype(node.attr["Tindices"].type))
