@@ -18,12 +18,11 @@ from math import prod
 from autodist_core.auto.profiles import ClusterProfile, ModelProfile
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.strategy.compiled import VariablePlan
+from autodist_core.strategy.factor_rows import AT_ONCE_IN_AGENTS
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 
 INTERVALS = 16
 """Gradients leave in so many intervals of compute: a bucket, too, leaves when its last gradient is there."""
-AT_ONCE = 2
-"""The most replicas of a machine between which factors travel, as `kernel.AT_ONCE_IN_AGENTS` has it."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Charging:
         each, machines = plan.synchronizer, self.cluster.machines
         travels = (
             isinstance(each, AllReducePlan) and not plan.shards and self.examples <= each.factor_rows
-            and len(machines) > 1 and not any(one.on_gpus or one.replicas > AT_ONCE for one in machines)
+            and len(machines) > 1 and not any(one.on_gpus or one.replicas > AT_ONCE_IN_AGENTS for one in machines)
         )
         return self.model.factors.get(plan.variable.name, 0) if travels else 0
 

@@ -19,7 +19,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.analysis.factored import AT_ONCE_IN_AGENTS, factored
+from autodist_core.kernel.analysis.factored import factored
 from autodist_core.kernel.analysis.products import Product, gradient_products, weight_products
 from autodist_core.kernel.placement.placement import Copy, Placement, Replica
 from autodist_core.kernel.refuse import require_distributable
@@ -28,6 +28,7 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
+from autodist_core.strategy.factor_rows import AT_ONCE_IN_AGENTS
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,6 @@ class StepIndex:
         }
         self.analysed: dict[Callable[[StepIndex], Any], Any] = {}
         """The results of the analyses that have run (see `analysis`)."""
-        self._sources: dict[str, list[str]] = {}
 
     @staticmethod
     def of(item: GraphItem) -> StepIndex:
@@ -142,12 +141,14 @@ class StepIndex:
 
     def sources(self, name: str) -> list[str]:
         """Return the nodes on which a node depends: the nodes whose values it reads, and the pivots of its branches."""
-        if name not in self._sources:
-            node = self.nodes[name]
-            self._sources[name] = [
-                *(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)
-            ]
         return self._sources[name]
+
+    @cached_property
+    def _sources(self) -> dict[str, list[str]]:
+        return {
+            name: [*map(naming.node_of, naming.data_inputs(node)), *naming.branch_of(node)]
+            for name, node in self.nodes.items()
+        }
 
     def behind_identities(self, tensor: str, passing: Collection[str] = ("Identity",)) -> node_def_pb2.NodeDef:
         """Return the node that computes a tensor, behind nodes that only hand it on, as markers do."""

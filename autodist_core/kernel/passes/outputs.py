@@ -133,7 +133,7 @@ def _joined(draft: Draft, name: str) -> str:
     if len(copies) == 1 or how == "same" or (not how and not dtype.is_integer):
         return copies[0]
     if how == "rows":
-        axis = axis_of_rows(step, name)
+        axis = _known(step)[naming.canonical(name)].axis if naming.canonical(name) in _known(step) else 0
         return draft.join(label, copies, dtype, device, axis) if label not in draft.editor else label
     if how in ("sum", ""):
         return draft.add_up(label, copies, dtype, device) if label not in draft.editor else label
@@ -173,17 +173,6 @@ def joining(step: StepIndex, name: str) -> str:
         return "rows"
     dtype = output_type(step, name)
     return "mean" if dtype.is_floating or dtype.is_complex else ""
-
-
-def axis_of_rows(step: StepIndex, name: str) -> int:
-    """Return the axis along which a tensor of rows has the examples.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> axis_of_rows(StepIndex(example_step()), "loss")
-    0
-    """
-    known = _known(step).get(naming.canonical(name))
-    return known.axis if known else 0
 
 
 @analysis

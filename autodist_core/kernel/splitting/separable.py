@@ -132,11 +132,7 @@ class _PartsSearch:
         """Look at one node, in the order of capture; return it as an obstacle if it needs the variable whole."""
         marked = self.step.markers.get(name)
         if marked is not None:
-            if marked.variable == self.variable:
-                self.parts.add(name)
-                if marked.indices:
-                    self.rows.add(name)
-            return ""
+            return self._keep(name, bool(marked.indices)) if marked.variable == self.variable else ""
         if name not in self.step.alive:
             return ""
         if self.step.is_update(name):

@@ -212,7 +212,7 @@ def _with_function(roles: Roles, unit: int, level: Level, level_of: Mapping[str,
     for name in level.names:
         node = roles.editor[name]
         controls = (control(source, name) for source in node.input if naming.is_control(source))
-        body.copy(name, dict.fromkeys(each for each in controls if each), roles.device(node))
+        body.copy(name, dict.fromkeys(each for each in controls if each), roles.device(name))
     signals = []
     for number, nodes in enumerate(level.signals, len(level.results)):
         zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)

@@ -29,7 +29,6 @@ from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan, Sy
 
 _LEAST = 1 << 20
 """The bytes below which the limit of a bucket does not sink by itself: less was slower over links of 1 Gbit/s."""
-_HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
 
 class AllReduceSynchronizer(Kernel):
@@ -71,7 +70,7 @@ class AllReduceSynchronizer(Kernel):
 
 def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> None:
     """Bring all replicas' rows to every replica, and what has one owner only to that one."""
-    if len(owners) > 1 and len({host_of(owner.device) for owner in owners}) > 1:
+    if len({host_of(owner.device) for owner in owners}) > 1:
         gather_rows(draft, owners, gradients)
         return
     for owner in owners:
@@ -129,4 +128,4 @@ def _reduced(synchronizer: Synchronizer) -> AllReducePlan:
 def _hint(draft: Draft, spec: str) -> str:
     """Return the hint of a collective. NCCL needs GPUs; on other devices the runtime's ring computes the same sum."""
     on_gpu = all(":GPU:" in replica.name for replica in draft.placement.replicas)
-    return _HINTS[spec] if on_gpu or spec != "NCCL" else "ring"
+    return spec.lower() if on_gpu or spec != "NCCL" else "ring"
