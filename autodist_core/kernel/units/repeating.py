@@ -92,7 +92,7 @@ class _Repeating:
         level = self.level_of.get(name)
         if level is None:
             return kind.first.moved(source, unit) if self.roles.of[name] else source
-        return naming.tensor(_call(unit, level), self.levels[kind][level].position(source))
+        return naming.tensor(_call(unit, level), self.levels[kind][level].results[naming.canonical(source)])
 
     def of_all(self, kind: Kind, sources: Sequence[str]) -> list[str]:
         """Return tensors of each member of a kind in place of those of the kind's first unit."""
@@ -104,7 +104,7 @@ class _Repeating:
         for kind, unit in units:
             nodes_of = self.waits.get(reader, {}).get(kind, frozenset())
             for level, nodes in apart(self.roles, nodes_of, self.level_of):
-                found.append(f"^{_signal(unit, level, self.levels[kind][level].signal(nodes))}")
+                found.append(f"^{_signal(unit, level, self.levels[kind][level].signals[nodes])}")
         return found
 
     def add_once(self) -> None:
@@ -131,14 +131,14 @@ class _Repeating:
             call = _call(unit, level.number)
             arguments = [self._argument(source, level, kind, unit) for source in level.arguments]
             self.out.call(call, level.function, arguments, unit.device, _disable_call_shape_inference=True)
-            for number, nodes in enumerate(level.signals, len(level.results)):
+            for nodes, number in level.signals.items():
                 source, host = naming.tensor(call, number), common_host(self.roles, nodes) or unit.host
                 self.out.add("Identity", _signal(unit, level.number, number), [source], host, T=tf.int32)
 
     def _argument(self, source: str, reader: Level, kind: Kind, unit: Unit) -> str:
         if source.startswith(EARLIER):
             level = int(source.removeprefix(EARLIER))
-            number = self.levels[kind][level].signal(reader.awaited[level])
+            number = self.levels[kind][level].signals[reader.awaited[level]]
             return naming.tensor(_call(unit, level), number)
         if not naming.is_control(source):
             return self.moved(source, kind, unit) if self.roles.source(source) else source
