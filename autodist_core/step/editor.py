@@ -51,11 +51,9 @@ def attribute(value: Any) -> Any:
     return attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(value))
 
 
-def _node(op: str, name: str, inputs: Iterable[str], device: str, attrs: Mapping[str, Any]) -> node_def_pb2.NodeDef:
-    node = node_def_pb2.NodeDef(name=name, op=op, device=device, input=inputs)
-    for key, value in attrs.items():
-        node.attr[key].CopyFrom(attribute(value))
-    return node
+def _attributes(attrs: Mapping[str, Any], order: int | None = None) -> dict[str, Any]:
+    found = attrs if order is None else {**attrs, ORDER: order}
+    return {key: attribute(value) for key, value in found.items()}
 
 
 @dataclass(frozen=True)
@@ -154,10 +152,7 @@ class Editor:
         self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
     ) -> str:
         """Add a node and return its name, which is also the name of its first output."""
-        node = _node(op, name, inputs, device, attrs)
-        if order is not None:
-            node.attr[ORDER].i = order
-        self._put(node)
+        self._put(node_def_pb2.NodeDef(name=name, op=op, device=device, input=inputs, attr=_attributes(attrs, order)))
         return name
 
     def copy(
@@ -175,10 +170,8 @@ class Editor:
         copy.input[:] = inputs
         for key in {"_class", UPDATE, BRANCH}.intersection(copy.attr):
             del copy.attr[key]
-        for key, value in attrs.items():
-            copy.attr[key].CopyFrom(attribute(value))
-        if order is not None:
-            copy.attr[ORDER].i = order
+        for key, value in _attributes(attrs, order).items():
+            copy.attr[key].CopyFrom(value)
         self._put(copy)
         return copy
 
@@ -186,11 +179,8 @@ class Editor:
         self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], **attrs: Any
     ) -> node_def_pb2.NodeDef:
         """Add a copy of a captured node with its marks: the copy belongs to the same update and the same branch."""
-        copy = self.copy(node, name, inputs, node.device, **attrs)
-        for key in (UPDATE, BRANCH):
-            if key in node.attr:
-                copy.attr[key].CopyFrom(node.attr[key])
-        return copy
+        marks = {key: node.attr[key] for key in (UPDATE, BRANCH) if key in node.attr}
+        return self.copy(node, name, inputs, node.device, **marks, **attrs)
 
     def change(
         self, name: str, op: str = "", inputs: Iterable[str] | None = None, drop: Iterable[str] = (), **attrs: Any
@@ -210,8 +200,8 @@ class Editor:
             node.input[:] = list(inputs)
         for key in drop:
             del node.attr[key]
-        for key, value in attrs.items():
-            node.attr[key].CopyFrom(attribute(value))
+        for key, value in _attributes(attrs).items():
+            node.attr[key].CopyFrom(value)
 
     def edit(self, name: str) -> NodeEdit:
         """Return the edit of a node of this graph. Nodes that the edit adds run on the device of the node."""
@@ -231,8 +221,7 @@ class Editor:
             copy.signature.name = name
 
             def add(op: str, label: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
-                node = _node(op, label, inputs, "", attrs)
-                copy.node_def.append(node)
+                copy.node_def.add(name=label, op=op, input=inputs, attr=_attributes(attrs))
                 return f"{label}:{OP_DEF.get()(op).output_arg[0].name}:0"
 
             for node in list(copy.node_def):
