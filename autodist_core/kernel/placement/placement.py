@@ -21,7 +21,7 @@ machines, the first replica of each machine has the copies for the other replica
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -152,7 +152,7 @@ class Placement:
     remote_rows: frozenset[str] = frozenset()
     """The tables that replicas have no copy of: they look rows up on the server."""
     partitioner: VariablePartitioner = field(default_factory=VariablePartitioner)
-    parts: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[Variable]] = field(default_factory=dict)
     """The shards of each split variable."""
     assembled: frozenset[str] = frozenset()
     """The split variables that every replica has a copy of, put together from the shards after each update."""

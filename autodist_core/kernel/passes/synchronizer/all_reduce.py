@@ -11,6 +11,8 @@ are the factors of gradients that are products, where the strategy says so. A re
 zeros, or no rows.
 """
 
+from typing import cast
+
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft, Rows
@@ -25,7 +27,7 @@ from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.grouping import grouped
-from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan, Synchronizer
+from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan
 
 _LEAST = 1 << 20
 """The bytes below which the limit of a bucket does not sink by itself: less was slower over links of 1 Gbit/s."""
@@ -80,7 +82,7 @@ def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> Non
 def _parcels(draft: Draft, gradient: Gradient) -> list[Parcel]:
     """Return the parcels of a gradient: one, or one for each shard of a split variable."""
     pieces = draft.placement.plans[gradient.variable].pieces
-    return [Parcel(draft, gradient, each.variable, _reduced(each.synchronizer)) for each in pieces]
+    return [Parcel(draft, gradient, each.variable, cast(AllReducePlan, each.synchronizer)) for each in pieces]
 
 
 def _round(
@@ -118,11 +120,6 @@ def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:
     sinks = plan.bucket_bytes == BUCKET_BYTES and by_machines(draft.placement.replicas, hint)
     lane = Lane(parcel.gradient.occurrence, plan.group, hint, dtype, limit, least if sinks else None)
     return Load(lane, f"{parcel.label}/round{turn}", parcel.ready, parcel.wire.shapes[turn], tensors)
-
-
-def _reduced(synchronizer: Synchronizer) -> AllReducePlan:
-    assert isinstance(synchronizer, AllReducePlan)
-    return synchronizer
 
 
 def _hint(draft: Draft, spec: str) -> str:
