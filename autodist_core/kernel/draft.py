@@ -227,10 +227,8 @@ class Draft:
         return self._handle(name, added, added.device, added.name)
 
     def _handle(self, name: str, variable: Variable | AddedVariable, device: str, shared_name: str) -> str:
-        if name not in self.editor:
-            dtype, shape = tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape)
-            self.editor.add("VarHandleOp", name, device=device, dtype=dtype, shape=shape, shared_name=shared_name)
-        return name
+        dtype, shape = tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape)
+        return self.editor.once("VarHandleOp", name, device=device, dtype=dtype, shape=shape, shared_name=shared_name)
 
     def spec(self, variable: str) -> tf.TensorSpec:
         """Return the shape and the type of a variable."""
@@ -252,25 +250,17 @@ class Draft:
 
     def _count(self, name: str, known: int, device: str) -> str:
         """Return a constant if the graph is for known sizes, else a placeholder."""
-        if name not in self.editor and self.slicing.sizes:
-            self.editor.constant(name, float(known), tf.float64, device)
-        elif name not in self.editor:
-            self.editor.add("Placeholder", name, device=device, dtype=tf.float64, shape=tf.TensorShape([]))
-        return name
+        if self.slicing.sizes:
+            return self.editor.constant(name, float(known), tf.float64, device)
+        return self.editor.once("Placeholder", name, device=device, dtype=tf.float64, shape=tf.TensorShape([]))
 
     def share(self, replica: Replica, dtype: tf.DType) -> str:
         """Return the tensor with a replica's share of the batch: its examples by all examples."""
-        name = f"feed/{replica.prefix}/share"
-        if name not in self.editor:
-            self.editor.add(
-                "RealDiv", name, [self.examples(replica), self.total()], replica.host, T=tf.float64
-            )
+        counts = [self.examples(replica), self.total()]
+        name = self.editor.once("RealDiv", f"feed/{replica.prefix}/share", counts, replica.host, T=tf.float64)
         if dtype == tf.float64:
             return name
-        cast = f"{name}_{dtype.name}"
-        if cast not in self.editor:
-            self.editor.add("Cast", cast, [name], replica.host, SrcT=tf.float64, DstT=dtype)
-        return cast
+        return self.editor.once("Cast", f"{name}_{dtype.name}", [name], replica.host, SrcT=tf.float64, DstT=dtype)
 
     def add_up(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
         """Return the sum of tensors, added in this order."""
@@ -284,9 +274,7 @@ class Draft:
 
     def stack(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
         """Return tensors of one shape as one tensor, along a new last axis."""
-        if name not in self.editor:
-            self.editor.add("Pack", name, values, device, N=len(values), T=dtype, axis=-1)
-        return name
+        return self.editor.once("Pack", name, values, device, N=len(values), T=dtype, axis=-1)
 
     def shares(self, dtype: tf.DType) -> str:
         """Return the shares of all active replicas as one vector, on the first one's device."""

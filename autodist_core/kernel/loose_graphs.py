@@ -134,10 +134,7 @@ def _types(draft: Draft) -> list[tf.DType]:
 
 
 def _queue(draft: Draft, replica: Replica) -> str:
-    name = f"queue/{replica.prefix}"
-    if name not in draft.editor:
-        draft.editor.add(
-            "FIFOQueueV2", name, device=replica.host, component_types=_types(draft), capacity=-1,
-            shared_name=f"gradients/{draft.step.digest}@{replica.prefix}",
-        )
-    return name
+    return draft.editor.once(
+        "FIFOQueueV2", f"queue/{replica.prefix}", device=replica.host, component_types=_types(draft), capacity=-1,
+        shared_name=f"gradients/{draft.step.digest}@{replica.prefix}",
+    )

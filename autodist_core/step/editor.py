@@ -155,6 +155,10 @@ class Editor:
         self._put(node_def_pb2.NodeDef(name=name, op=op, device=device, input=inputs, attr=_attributes(attrs, order)))
         return name
 
+    def once(self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", **attrs: Any) -> str:
+        """Add a node and return its name. Do nothing if a node of this name exists already."""
+        return name if name in self else self.add(op, name, inputs, device, **attrs)
+
     def copy(
         self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], device: str, order: int | None = None,
         **attrs: Any,

@@ -143,11 +143,8 @@ class _Repeating:
         if not naming.is_control(source):
             return self.moved(source, kind, unit) if self.roles.source(source) else source
         awaited = naming.node_of(source)
-        name = f"signal/{awaited}"
-        if name not in self.out:
-            zero = tf.make_tensor_proto(0, tf.int32)
-            self.out.add("Const", name, [source], self.out[awaited].device, dtype=tf.int32, value=zero)
-        return name
+        zero, device = tf.make_tensor_proto(0, tf.int32), self.out[awaited].device
+        return self.out.once("Const", f"signal/{awaited}", [source], device, dtype=tf.int32, value=zero)
 
     def add_steps(self) -> list[str]:
         """Add the nodes that the session runs: one for each machine."""
