@@ -18,7 +18,7 @@ import tensorflow as tf
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, by_machines, reduce
-from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors
+from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Tensors
 from autodist_core.kernel.passes.synchronizer.factors import gather_factors
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.passes.synchronizer.rows import gather_rows
@@ -45,7 +45,7 @@ class AllReduceSynchronizer(Kernel):
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]
-        running: dict[Parcel, Rounds] = {}
+        parcels: list[Parcel] = []
         gathered: list[Gradient] = []
         factored: list[Gradient] = []
         for gradient in draft.step.item.gradients:
@@ -57,17 +57,12 @@ class AllReduceSynchronizer(Kernel):
             if gradient.indices or len(owners) == 1:
                 gathered.append(gradient)
                 continue
-            for parcel in _parcels(draft, gradient):
-                running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
+            # A split variable has a parcel for each shard.
+            for each in draft.placement.plans[gradient.variable].pieces:
+                parcels.append(Parcel(draft, gradient, each.variable, cast(AllReducePlan, each.synchronizer)))
         _gather(draft, owners, gathered)
         gather_factors(draft, owners, factored)
-        sent = {parcel: next(rounds) for parcel, rounds in running.items()}
-        turn = 0
-        sums: dict[Parcel, Tensors] = {}
-        while sent:
-            sent = _round(draft, running, sent, turn, sums)
-            turn += 1
-        _put_together(draft, owners, sums)
+        _put_together(draft, owners, _summed(draft, parcels))
 
 
 def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> None:
@@ -79,25 +74,21 @@ def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> Non
         reduce_all(draft, gradients, owner)
 
 
-def _parcels(draft: Draft, gradient: Gradient) -> list[Parcel]:
-    """Return the parcels of a gradient: one, or one for each shard of a split variable."""
-    pieces = draft.placement.plans[gradient.variable].pieces
-    return [Parcel(draft, gradient, each.variable, cast(AllReducePlan, each.synchronizer)) for each in pieces]
-
-
-def _round(
-    draft: Draft, running: dict[Parcel, Rounds], sent: dict[Parcel, Tensors], turn: int, done: dict[Parcel, Tensors]
-) -> dict[Parcel, Tensors]:
-    """Sum the tensors of one round; return the tensors of the next round, for the parcels that have one."""
-    loads = {parcel: _load(draft, parcel, tensors, turn) for parcel, tensors in sent.items()}
-    sums = reduce(draft, list(loads.values()))
-    further: dict[Parcel, Tensors] = {}
-    for parcel, load in loads.items():
-        try:
-            further[parcel] = running[parcel].send(sums[load])
-        except StopIteration as result:
-            done[parcel] = result.value
-    return further
+def _summed(draft: Draft, parcels: list[Parcel]) -> dict[Parcel, Tensors]:
+    """Sum what the parcels send, round by round; return the reduced gradients."""
+    running = {parcel: COMPRESSORS[parcel.wire.form](parcel) for parcel in parcels}
+    sent = {parcel: next(rounds) for parcel, rounds in running.items()}
+    turn, done = 0, dict[Parcel, Tensors]()
+    while sent:
+        loads = {parcel: _load(draft, parcel, tensors, turn) for parcel, tensors in sent.items()}
+        sums = reduce(draft, list(loads.values()))
+        turn, sent = turn + 1, {}
+        for parcel, load in loads.items():
+            try:
+                sent[parcel] = running[parcel].send(sums[load])
+            except StopIteration as result:
+                done[parcel] = result.value
+    return done
 
 
 def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]) -> None:
