@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +17,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from autodist_core.errors import KernelError
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.graph_check import require_order, sources_of
-from autodist_core.step.naming import BRANCH, MARKS, ORDER, UPDATE, node_of, split, tensor
+from autodist_core.step.naming import BRANCH, MARKS, ORDER, UPDATE, canonical, is_control, node_of, split, tensor
 
 _ATTRIBUTES: dict[type, Callable[[Any], Any]] = {
     bool: lambda value: attr_value_pb2.AttrValue(b=value),
@@ -54,41 +52,6 @@ def attribute(value: Any) -> Any:
 def _attributes(attrs: Mapping[str, Any], order: int | None = None) -> dict[str, Any]:
     found = attrs if order is None else {**attrs, ORDER: order}
     return {key: attribute(value) for key, value in found.items()}
-
-
-@dataclass(frozen=True)
-class NodeEdit:
-    """The changes to one node of a graph, or of a function's body.
-
-    >>> graph = Editor()
-    >>> names = graph.add("Placeholder", "seed", dtype=tf.int32), graph.add("Neg", "minus", ["seed"], T=tf.int32)
-    >>> edit = graph.edit("minus")
-    >>> edit.set_input(0, edit.add("Abs", "positive", ["seed"], T=tf.int32))
-    >>> list(graph["minus"].input)
-    ['positive']
-    """
-
-    node: node_def_pb2.NodeDef
-    """The node, for reading only. Change it with the methods."""
-    add: Callable[..., str]
-    """Adds a node with one output to the same graph or body, and returns the name by which other nodes read it."""
-
-    def set_attribute(self, key: str, value: Any) -> None:
-        """Set an attribute of the node."""
-        self.node.attr[key].CopyFrom(attribute(value))
-
-    def set_input(self, position: int, source: str) -> None:
-        """Replace the input at a position."""
-        self.node.input[position] = source
-
-    def set_op(self, op: str) -> None:
-        """Replace the op of the node, or the function that the node calls."""
-        self.node.op = op
-
-    def rename_functions(self, references: Iterable[Any], renamed: Callable[[str], str]) -> None:
-        """Rename the functions that the node runs. `references` are the parts of its attributes that name functions."""
-        for reference in references:
-            reference.name = renamed(reference.name)
 
 
 class Editor:
@@ -207,29 +170,43 @@ class Editor:
         for key, value in _attributes(attrs).items():
             node.attr[key].CopyFrom(value)
 
-    def edit(self, name: str) -> NodeEdit:
-        """Return the edit of a node of this graph. Nodes that the edit adds run on the device of the node."""
-        node = self._nodes[name]
-        return NodeEdit(node, partial(self.add, device=node.device))
+    def read_instead(self, name: str, moved: Mapping[str, str], nodes: Mapping[str, str] | None = None) -> None:
+        """Let a node read, and await, other tensors in place of these, and await other nodes in place of those.
+
+        >>> graph = Editor()
+        >>> graph.add("NoOp", "z", ["x", "y:1", "^x"])
+        'z'
+        >>> graph.read_instead("z", {"x": "call:2"})
+        >>> list(graph["z"].input)
+        ['call:2', 'y:1', '^call']
+        """
+        inputs = self._nodes[name].input
+        tensors = [moved.get(canonical(source), source) for source in inputs if not is_control(source)]
+        awaited = [node_of(source) for source in inputs if is_control(source)]
+        controls = dict.fromkeys(f"^{(nodes or {}).get(each) or node_of(moved.get(each, each))}" for each in awaited)
+        self.change(name, inputs=[*tensors, *controls])
+
+    def rename_functions(self, references: Iterable[Any], renamed: Callable[[str], str]) -> None:
+        """Rename the functions that a node runs. `references` are the parts of its attributes that name functions."""
+        for reference in references:
+            reference.name = renamed(reference.name)
 
     def copy_function(
-        self, function: function_pb2.FunctionDef, name: str, change: Callable[[NodeEdit], None]
+        self, function: function_pb2.FunctionDef, name: str, change: Callable[[Editor, node_def_pb2.NodeDef], None]
     ) -> str:
         """Add a copy of a function with another name, unless a function of this name exists, and return the name.
 
-        `change` is called for each node of the copy.
+        `change` is called for each node of the copy, with an editor of the copy's nodes.
         """
         if name not in self.functions:
             copy = self.functions[name] = function_pb2.FunctionDef()
             copy.CopyFrom(function)
             copy.signature.name = name
-
-            def add(op: str, label: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
-                copy.node_def.add(name=label, op=op, input=inputs, attr=_attributes(attrs))
-                return f"{label}:{OP_DEF.get()(op).output_arg[0].name}:0"
-
-            for node in list(copy.node_def):
-                change(NodeEdit(node, add))
+            body, nodes = _Body(), list(copy.node_def)
+            body.merge(nodes)
+            for node in nodes:
+                change(body, node)
+            copy.node_def.extend(list(body)[len(nodes):])
         return name
 
     def call(
@@ -339,6 +316,13 @@ class Editor:
                 if key in copy.attr:
                     del copy.attr[key]
         return graph
+
+
+class _Body(Editor):
+    """The nodes of a function, which have other names where they are read."""
+
+    def add(self, op: str, *arguments: Any, **attrs: Any) -> str:
+        return f"{super().add(op, *arguments, **attrs)}:{OP_DEF.get()(op).output_arg[0].name}:0"
 
 
 def mark_collectives(graph_def: Any, group: int, offset: int) -> dict[str, str]:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from math import prod
 
 import tensorflow as tf
-from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel import packing
 from autodist_core.kernel.analysis.shapes import partial_shapes
@@ -73,7 +72,13 @@ class LookupsTogether(Kernel):
         for replica in replicas:
             for number, group in enumerate(together):
                 answers |= _pack(draft, replica, f"{replica.prefix}/lookups/{number}", group)
-        _read(draft, readers, answers)
+        for node in readers:
+            # What a node does for a server has another name.
+            read, parts = map(naming.node_of, node.input), node.name.split("/")
+            own = {name: answers[name] for name in read if name in answers and name.partition("/")[0] in parts}
+            if own:
+                editor.read_instead(node.name, own)
+        draft.outputs[:] = [answers.get(naming.canonical(name), name) for name in draft.outputs]
 
 
 def _lookups(draft: Draft) -> list[_Lookup]:
@@ -135,19 +140,3 @@ def _pack(draft: Draft, replica: Replica, label: str, lookups: Sequence[_Lookup]
     values = {answer: tf.TensorSpec((None,), first.row_type)}
     return dict(zip(copies, editor.trace(f"{label}/rows", apart, values | of_indices, replica.device), strict=True))
 
-
-def _read(draft: Draft, nodes: Sequence[node_def_pb2.NodeDef], answers: dict[str, str]) -> None:
-    """Let nodes read, and await, what came of their replica's lookups in place of the lookups."""
-    def in_place_of(source: str, reader: str) -> str:
-        name = naming.node_of(source)
-        # What a node does for a server has another name.
-        if name not in answers or name.partition("/")[0] not in reader.split("/"):
-            return source
-        return f"^{naming.node_of(answers[name])}" if naming.is_control(source) else answers[name]
-
-    for node in nodes:
-        if any(naming.node_of(source) in answers for source in node.input):
-            inputs = [in_place_of(source, node.name) for source in node.input]
-            data = [source for source in inputs if not naming.is_control(source)]
-            draft.editor.change(node.name, inputs=[*data, *dict.fromkeys(filter(naming.is_control, inputs))])
-    draft.outputs[:] = [answers.get(naming.canonical(name), name) for name in draft.outputs]
