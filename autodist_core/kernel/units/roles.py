@@ -12,6 +12,7 @@ runs there, or on the same server for all machines, as a lookup of rows does.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -85,19 +86,16 @@ class Roles:
         Tensors of the built units of a kind stand one behind the other. `each` returns, for those of the first of these
         units, those of all members of the kind.
         """
-        found: list[str] = []
-        waiting = list(reversed([*sources]))
-        count = len(waiting)
+        before, found = list(sources), list[str]()
+        waiting = [(number, list(run)) for number, run in groupby(before, self.source)][::-1]
         while waiting:
-            if not self.source(waiting[-1]):
-                found.append(waiting.pop())
+            if not waiting[-1][0]:
+                found += waiting.pop()[1]
                 continue
-            kind = self._kind[self.source(waiting[-1])]
-            run: list[list[str]] = []
-            for number in (self.number[unit] for unit in kind.built):
-                run.append([])
-                while waiting and self.source(waiting[-1]) == number:
-                    run[-1].append(waiting.pop())
+            kind = self._kind[waiting[-1][0]]
+            run = [
+                waiting.pop()[1] if waiting and waiting[-1][0] == self.number[unit] else [] for unit in kind.built
+            ]
             own = [[self.own(source, self.number[unit]) for source in sources]
                    for unit, sources in zip(kind.built, run, strict=True)]
             if any(each != own[0] for each in own):
@@ -105,7 +103,7 @@ class Roles:
             if len(own) == 1 and len(own[0]) > 1 and not _as_of_witness(kind, [*map(self._behind, found)], run[0]):
                 raise UnlikeError(f"the order is not known in which a node reads values of units: {own[0][:2]}.")
             found += each(kind, run[0])
-        return found, len(found) > count
+        return found, len(found) > len(before)
 
     def _behind(self, source: str) -> str:
         """Return what a sum reads first, in place of the snapshot of it."""
