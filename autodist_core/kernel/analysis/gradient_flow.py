@@ -75,15 +75,13 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     differing: set[str] = set()
     found: dict[str, str] = {}
     for name in step.position:
-        touched = step.touches.get(name, ())
-        for touch in touched:
-            if touch.variable in apart:
-                found[name] = touch.variable
+        for variable in sorted(step.touched_by([name]) & apart):
+            found[name] = variable
         differs = name in inputs or name in found or any(source in differing for source in step.sources(name))
         if differs and name not in equal:
             differing.add(name)
-        if not step.is_update(name):
-            apart.update(touch.variable for touch in touched if touch.writes and name in differing)
+        if name in differing and not step.is_update(name):
+            apart |= step.written_by([name])
     return found
 
 
