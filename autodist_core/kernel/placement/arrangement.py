@@ -75,7 +75,8 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
     if not (item.gradients or gathered) or (len(found) > 1 and set(found) == {0}):
         # With one memory, a variable has one copy and one update: no variable is split.
         return Arrangement(strategy, found, VariablePartitioner())
-    if len(set(found)) < len(found) and _compute_writes_what_updates_write(item):
+    step, shared = StepIndex.of(item), len(set(found)) < len(found)
+    if shared and step.written_by_compute & (step.trained.keys() | slots(step).keys() | optimizer_state(step)):
         # Each replica writes values of its own to these variables: they cannot be one copy.
         found = tuple(range(len(found)))
     partitioner = VariablePartitioner.of(item, _on_servers(strategy))
@@ -95,12 +96,6 @@ def optimizer_state(step: StepIndex) -> frozenset[str]:
         variable.name for variable in step.item.variables
         if variable.name not in family and (variable.name in step.written_by_update or variable.kind == "optimizer")
     )
-
-
-def _compute_writes_what_updates_write(item: GraphItem) -> bool:
-    step = StepIndex.of(item)
-    family = step.trained.keys() | slots(step).keys()
-    return bool(step.written_by_compute & (family | optimizer_state(step)))
 
 
 def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
