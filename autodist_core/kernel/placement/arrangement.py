@@ -100,10 +100,7 @@ def optimizer_state(step: StepIndex) -> frozenset[str]:
 
 def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
     """Return the plans with a shard on a server. Shards that are all-reduced travel apart, and are updated as one."""
-    return [
-        plan for plan in strategy.variables
-        if any(isinstance(shard.synchronizer, PSPlan) for shard in plan.shards) and len(plan.shards) > 1
-    ]
+    return [plan for plan in strategy.variables if any(isinstance(s.synchronizer, PSPlan) for s in plan.shards)]
 
 
 def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
