@@ -18,13 +18,11 @@ from math import prod
 from autodist_core.auto.profiles import ClusterProfile, ModelProfile
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.strategy.compiled import VariablePlan
+from autodist_core.strategy.factor_rows import AT_ONCE_IN_AGENTS
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
-from autodist_core.strategy.wire import wire
 
 INTERVALS = 16
 """Gradients leave in so many intervals of compute: a bucket, too, leaves when its last gradient is there."""
-AT_ONCE = 2
-"""The most replicas of a machine between which factors travel, as `kernel.AT_ONCE_IN_AGENTS` has it."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +94,14 @@ class Charging:
         of_factors = self._of_factors(plan)
         machines, most = len(self.cluster.machines), max(each.replicas for each in self.cluster.machines)
         on_gpus = any(each.on_gpus for each in self.cluster.machines)
-        for shape, each in plan.pieces:
-            size, sent = prod(shape) * plan.variable.item_size, times * wire(each, shape, plan.variable.dtype).bytes
+        for piece in plan.pieces:
+            size, sent, each = piece.variable.byte_size, times * piece.wire.bytes, piece.synchronizer
             if isinstance(each, PSPlan):
                 server = DeviceSpec.parse(each.destinations[0])
                 passes = 1.5 if each.gathered else 1  # gathered for the forward and for the backward pass
                 gradient = float(sent)
                 if name in self.model.factors and self.examples <= each.factor_rows:
-                    gradient = self.examples / machines * sum(shape) * plan.variable.item_size
+                    gradient = self.examples / machines * sum(piece.variable.shape) * plan.variable.item_size
                 servers.append(Served(
                     server.address, gradient, float(passes * sent), float(times * size),
                     on_gpu=server.kind == "GPU",
@@ -115,7 +113,7 @@ class Charging:
             # The machines' sums make a ring of machines.
             ring += (self.examples * of_factors if of_factors else 2 * sent) * (machines - 1) / machines
             if of_factors:
-                work += 2 * prod(shape) * self.examples * (machines - 1) / machines
+                work += 2 * prod(piece.variable.shape) * self.examples * (machines - 1) / machines
         return Charge(name, interval, ring, update, work, bus, tuple(servers))
 
     def _of_factors(self, plan: VariablePlan) -> int:
@@ -123,7 +121,7 @@ class Charging:
         each, machines = plan.synchronizer, self.cluster.machines
         travels = (
             isinstance(each, AllReducePlan) and not plan.shards and self.examples <= each.factor_rows
-            and len(machines) > 1 and not any(one.on_gpus or one.replicas > AT_ONCE for one in machines)
+            and len(machines) > 1 and not any(one.on_gpus or one.replicas > AT_ONCE_IN_AGENTS for one in machines)
         )
         return self.model.factors.get(plan.variable.name, 0) if travels else 0
 
@@ -134,11 +132,10 @@ class Charging:
         rows = times * self.model.rows.get(plan.variable.name, 1.0) * self.examples
         of_machine, whole = rows * width / machines, rows * width
         updated = plan.variable.byte_size if plan.variable.name in self.model.slots else whole
-        pieces = [each for _, each in plan.pieces]
-        served = [each for each in pieces if isinstance(each, PSPlan)]
+        served = [each.synchronizer for each in plan.pieces if isinstance(each.synchronizer, PSPlan)]
         if not served:
             return Charge(plan.variable.name, interval, whole * (machines - 1) / machines, updated)
-        part = 1 / len(pieces)
+        part = 1 / len(plan.pieces)
         return Charge(plan.variable.name, interval, servers=tuple(
             Served(
                 DeviceSpec.parse(each.destinations[0]).address, of_machine * part,

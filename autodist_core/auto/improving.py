@@ -9,15 +9,12 @@ arithmetic that is only thought to be slow would hide what travels.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from autodist_core.auto.charges import Charge
 from autodist_core.auto.choosing import Candidate, Trial
 from autodist_core.auto.prediction import Totals
 from autodist_core.errors import amount
-from autodist_core.resource_spec import ResourceSpec
-from autodist_core.step.graph_item import GraphItem
-from autodist_core.strategy import AllReduce, PartitionedPS, Strategy, StrategyBuilder
+from autodist_core.strategy import AllReduce, PartitionedPS, Strategy
 from autodist_core.strategy.options import PSOptions, replica_devices
 from autodist_core.strategy.synchronizers import Node
 
@@ -31,36 +28,19 @@ _GAIN = 1e-3
 """The share of a step by which a change must make it shorter. Smaller gains are below what a prediction can tell."""
 
 
-@dataclass(frozen=True)
-class On(StrategyBuilder):
-    """Puts every variable on one device, or a shard of it on each of several.
-
-    >>> from autodist_core import Variable
-    >>> item = GraphItem((Variable("w", (3, 2), "float32"), Variable("b", (), "float32")))
-    >>> print(On(("localhost:CPU:0", "localhost:CPU:1")).build(item, ResourceSpec.local(cpus=2)))
-    strategy ... @ 2 replicas
-      replica localhost:CPU:0
-      replica localhost:CPU:1
-      w : split(axis=0, shards=2) ps(localhost:CPU:0, localhost:CPU:1)
-      b : ps(localhost:CPU:0)
-    """
-
-    devices: tuple[str, ...]
-
-    def build(self, graph_item: GraphItem, resource_spec: ResourceSpec) -> Strategy:
-        """Return the strategy for this model on these machines."""
-        options, nodes = PSOptions(), []
-        for variable in graph_item.trainable_var_op_to_var.values():
-            is_short = not variable.shape or variable.shape[0] < len(self.devices)
-            used = [options.ps(place) for place in self.devices[: 1 if is_short else None]]
-            nodes.append(Node.of(variable, used))
-        return Strategy.of(replica_devices(resource_spec), nodes)
+def _on(trial: Trial, *devices: str) -> Strategy:
+    """The strategy that puts every variable on one device, or a shard of it on each of several."""
+    options, nodes = PSOptions(), []
+    for variable in trial.item.trainable_var_op_to_var.values():
+        is_short = not variable.shape or variable.shape[0] < len(devices)
+        nodes.append(Node.of(variable, [options.ps(place) for place in devices[: 1 if is_short else None]]))
+    return Strategy.of(replica_devices(trial.spec), nodes)
 
 
 def improved(trial: Trial, found: Candidate) -> Candidate:
     """The candidate with other decisions for some variables; the same candidate if none makes a step shorter.
 
-    >>> from autodist_core import Variable
+    >>> from autodist_core import GraphItem, ResourceSpec, Variable
     >>> spec = ResourceSpec({"nodes": [
     ...     {"address": "10.0.0.1", "chief": True, "network_bandwidth": 10}, {"address": "10.0.0.2"},
     ...     {"address": "10.0.0.3"},
@@ -130,8 +110,7 @@ def _others(trial: Trial) -> Iterator[tuple[dict[str, Charge], dict[str, Node]]]
     rates = trial.spec.network_bandwidth
     by_rate = sorted(trial.spec.node_cpu_devices.items(), key=lambda each: -rates[each[0]])
     servers = [devices[0][0] for _, devices in by_rate if devices]
-    alone = (On((name,)) for name in servers[:_SERVERS])
-    for builder in (AllReduce(), AllReduce(factor_rows=0), PartitionedPS(), On(tuple(servers)), *alone):
-        made = builder.build(trial.item, trial.spec)
+    built = (each.build(trial.item, trial.spec) for each in (AllReduce(), AllReduce(factor_rows=0), PartitionedPS()))
+    for made in (*built, _on(trial, *servers), *(_on(trial, name) for name in servers[:_SERVERS])):
         charges = trial.candidate("", made).charges
         yield {each.name: each for each in charges}, {node.var_name: node for node in made.nodes}

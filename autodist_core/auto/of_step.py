@@ -10,14 +10,14 @@ from math import prod
 from typing import Any
 
 from autodist_core.auto.profiles import ModelProfile, StepTimes, with_slots
-from autodist_core.kernel import Factors, arrange, bytes_of_example, factors
+from autodist_core.kernel import Factors, bytes_of_example, factors
 from autodist_core.kernel.analysis.shapes import imported
 from autodist_core.log import log
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
 from autodist_core.step.naming import node_of
-from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
+from autodist_core.strategy.compiled import VariablePlan
 from autodist_core.strategy.synchronizers import AllReducePlan
 
 ELEMENT = 30
@@ -64,23 +64,6 @@ def profile_of(item: GraphItem, spec: ResourceSpec, examples: int) -> ModelProfi
             rows[name] = _size(shape) / examples
     times = Counter(gradient.variable for gradient in item.gradients)
     return ModelProfile(done / examples, ready, rows, _factors(step, spec, times), times, with_slots(item), seen=True)
-
-
-def carried_out(item: GraphItem, strategy: CompiledStrategy) -> tuple[CompiledStrategy, tuple[int, ...]]:
-    """The strategy as the step carries it out, and for each replica the one whose copies it shares.
-
-    Some steps need variables whole that the strategy splits.
-
-    >>> from autodist_core import ResourceSpec, StrategyCompiler
-    >>> from autodist_core.capture.example import example_step
-    >>> from autodist_core.strategy import PS
-    >>> item, spec = example_step(), ResourceSpec.local(cpus=2)
-    >>> strategy = StrategyCompiler(item, spec).compile(PS().build(item, spec))
-    >>> carried_out(item, strategy) == (strategy, (0, 0))
-    True
-    """
-    arranged = arrange(item, strategy)
-    return arranged.strategy, arranged.memories
 
 
 def _factors(step: StepIndex, spec: ResourceSpec, times: Counter[str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ In: a step, a ResourceSpec, and the number of examples of a batch. Out: a `Trial
 """
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from autodist_core.auto.choosing import Trial
 from autodist_core.auto.profiles import GPU_FLOPS, StepTimes
@@ -23,13 +24,15 @@ def trial_of(item: GraphItem, spec: ResourceSpec, examples: int) -> Trial:
     """
     if not item.gradients or not item.graph_bytes:
         return Trial.of(item, spec, examples)
-    from autodist_core.auto.of_step import carried_out, profile_of
+    from autodist_core.auto.of_step import profile_of
     from autodist_core.forecast.needs import available
+    from autodist_core.kernel import arrange
 
     here, held = spec.chief.address, sum(each.byte_size for each in item.variables)
     trial = Trial.of(
         item, spec, examples, profile_of(item, spec, examples),
-        carried_out=lambda strategy: carried_out(item, strategy), available=lambda name: available(name, here, held),
+        carried_out=lambda strategy: attrgetter("strategy", "memories")(arrange(item, strategy)),
+        available=lambda name: available(name, here, held),
     )
     measured: StepTimes | None = item.found.get(StepTimes)
     if measured is None:

@@ -5,10 +5,11 @@ The graph of all replicas is built as for a training, and its operations are gon
 computed. On top come the copies of the variables, as they are placed.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -113,27 +114,24 @@ def memories(item: GraphItem, placement: Placement, examples: int) -> list[Devic
     sizes = [len(part) for part in np.array_split(np.arange(examples), count)]
     graph = build(item, placement, count, sizes=sizes, examples=examples)
     memory_of = partial(_name, placement)
-    state: dict[str, Counter[str]] = {}
+    found = defaultdict[str, Counter[str]](Counter)
     placed = placement.partitioner.apply(item).variables
     kinds = {variable.name: variable.kind for variable in item.variables}
     for variable in {each.name: each for each in (*item.variables, *placed)}.values():
         kind = "optimizer" if kinds[variable.part_of or variable.name] == "optimizer" else "weights"
         for copy in placement.copies(variable.name):
-            state.setdefault(memory_of(copy.device), Counter())[kind] += variable.byte_size
+            found[memory_of(copy.device)][kind] += variable.byte_size
     for added in graph.added:
-        state.setdefault(memory_of(added.device), Counter())[BUFFERS] += int(
-            np.prod(added.shape) * tf.as_dtype(added.dtype).size
-        )
+        found[memory_of(added.device)][BUFFERS] += prod(added.shape) * tf.as_dtype(added.dtype).size
     made = Operations(graph.graph_def, max(sizes), memory_of, _kind)
     operations = made.of(graph.graph_def.node, _fed(item, graph, sizes), graph.outputs)
-    most = Run(_with_gradients(operations, item, placement)).most
-    names = sorted(state.keys() | most.keys())
-    found = {name: state.get(name, Counter()) + most.get(name, Counter()) for name in names}
+    for memory, most in Run(_with_gradients(operations, item, placement)).most.items():
+        found[memory] += most
     return [
         DeviceMemory(
             (name,), each["weights"], each["optimizer"], each[GRADIENTS], each[ACTIVATIONS], each[BUFFERS]
         )
-        for name, each in found.items()
+        for name, each in sorted(found.items())
     ]
 
 

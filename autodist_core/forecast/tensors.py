@@ -45,16 +45,14 @@ class Operations:
         self, nodes: Sequence[Any], given: Mapping[str, Any], wanted: Sequence[str], body: bool = False
     ) -> list[Operation]:
         """The operations of these nodes; `given` has the type and shape of what nodes get, and `wanted` the results."""
-        graph_def = tf.compat.v1.GraphDef(library=self._library, versions=self._versions)
+        fed = Editor(self._library, self._versions)
         for node in nodes:
             if (spec := given.get(node.name)) is None:
-                graph_def.node.add().CopyFrom(node)
-                continue
-            fed = Editor()
-            fed.add("Placeholder", node.name, device=node.device, dtype=spec.dtype, shape=tf.TensorShape(spec.shape))
-            graph_def.node.extend(fed)
+                fed.merge([node])
+            else:
+                fed.add("Placeholder", node.name, (), node.device, dtype=spec.dtype, shape=tf.TensorShape(spec.shape))
         with tf.Graph().as_default() as graph:
-            tf.graph_util.import_graph_def(graph_def, name="")
+            tf.graph_util.import_graph_def(fed.graph_def(), name="")
         operations = graph.get_operations()
         index = {each.name: number for number, each in enumerate(operations)}
         kept = {node_of(name) for name in wanted}
@@ -125,9 +123,8 @@ class Operations:
             else:
                 body.add("Placeholder", argument.name)
                 given[argument.name] = value
-        body.merge(tf.compat.v1.GraphDef(node=function.node_def).node)
         for node in function.node_def:
-            body.change(node.name, inputs=[names.get(source, source) for source in node.input])
+            body.copy(node, node.name, [names.get(source, source) for source in node.input], node.device)
         wanted = [function.ret[each.name] for each in function.signature.output_arg]
         results = [names.get(name, name) for name in wanted]
         made = self.of(list(body), given, results, body=True)

@@ -7,21 +7,19 @@ draft's editor, and fields that kernels fill for later kernels, in the order of 
     PSSynchronizer    reduced     {("kernel", 0, "memory"): Rows("reduced/memory/0/kernel")}
     Barriers          barriers    {0: "barrier/0"}
     Outputs           outputs     ["joined/loss/done"]
-
-A kernel declares which fields it needs and which it provides (see `Kernel`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable
-from autodist_core.kernel.analysis.factored import AT_ONCE_IN_AGENTS, factored
+from autodist_core.kernel.analysis.factored import factored
 from autodist_core.kernel.analysis.products import Product, gradient_products, weight_products
 from autodist_core.kernel.placement.placement import Copy, Placement, Replica
 from autodist_core.kernel.refuse import require_distributable
@@ -30,6 +28,7 @@ from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.grouping import grouped
 from autodist_core.step.index import StepIndex
+from autodist_core.strategy.factor_rows import AT_ONCE_IN_AGENTS
 
 
 @dataclass(frozen=True)
@@ -94,14 +93,27 @@ class Products:
     """The captured products with weights that are one product over the rows of several replicas."""
 
 
-@dataclass(kw_only=True)
-class Filled:
-    """What kernels fill for later ones. Each kernel declares the fields that it uses.
+@dataclass
+class Draft:
+    """A distributed step under construction. Replicas without examples take an idle step.
 
-    >>> Filled().buckets, sorted(FILLED)[:3]
-    (0, ['added', 'barriers', 'buckets'])
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> draft = Draft.of(example_step(), example_placement(PS()))
+    >>> draft.active, [replica.name for replica in draft.active_replicas]
+    ((0, 1), ['localhost:CPU:0', 'localhost:CPU:1'])
     """
 
+    # Given, and not changed by any kernel.
+    step: StepIndex
+    placement: Placement
+    slicing: Slicing
+    editor: Editor
+    targets: list[str] = field(default_factory=list)
+    """The nodes that the step must run: writes, assertions, sends."""
+
+    # Filled by kernels for later ones.
     compute: set[str] = field(default_factory=set)
     """The captured nodes of compute that are copied for every active replica."""
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
@@ -126,32 +138,6 @@ class Filled:
     """The step's results for the whole batch."""
     steps: list[str] = field(default_factory=list)
     """The nodes to run so that everything in `targets` is done."""
-
-
-FILLED = frozenset(each.name for each in fields(Filled))
-
-
-@dataclass
-class Draft(Filled):
-    """A distributed step under construction. Replicas without examples take an idle step.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.strategy import PS
-    >>> draft = Draft.of(example_step(), example_placement(PS()))
-    >>> draft.active, [replica.name for replica in draft.active_replicas]
-    ((0, 1), ['localhost:CPU:0', 'localhost:CPU:1'])
-    """
-
-    # Given, and not changed by any kernel.
-    step: StepIndex
-    placement: Placement
-    slicing: Slicing
-    editor: Editor
-    targets: list[str] = field(default_factory=list)
-    """The nodes that the step must run: writes, assertions, sends. Every kernel may add to them."""
-    provided: set[str] = field(default_factory=set)
-    """The names of the fields that kernels have provided; the runner fills it."""
 
     @staticmethod
     def of(item: GraphItem, placement: Placement, slicing: Slicing | None = None) -> Draft:
@@ -190,20 +176,18 @@ class Draft(Filled):
         """The indices of the replicas that have examples."""
         return tuple(replica.index for replica in self.active_replicas)
 
-    def together(self, replica: Replica) -> tuple[Replica, ...]:
+    def together(self, replica: Replica) -> Sequence[Replica]:
         """Return the active replicas whose rows large layers multiply at once with those of this replica.
 
         They compute on the same copies of the weights.
         """
-        found = self._of_memory[self.placement.memory(replica)]
         crowded = self.placement.tasks.job and self._on_host[replica.host] > AT_ONCE_IN_AGENTS
-        return (replica,) if crowded else found
+        return (replica,) if crowded else self._of_memory[self.placement.memory(replica)]
 
     @cached_property
-    def _of_memory(self) -> dict[int, tuple[Replica, ...]]:
+    def _of_memory(self) -> dict[int, list[Replica]]:
         """The active replicas that compute on the same copies of the weights."""
-        found = grouped(self.active_replicas, self.placement.memory)
-        return {memory: tuple(replicas) for memory, replicas in found.items()}
+        return grouped(self.active_replicas, self.placement.memory)
 
     @cached_property
     def _on_host(self) -> Counter[str]:
@@ -243,10 +227,8 @@ class Draft(Filled):
         return self._handle(name, added, added.device, added.name)
 
     def _handle(self, name: str, variable: Variable | AddedVariable, device: str, shared_name: str) -> str:
-        if name not in self.editor:
-            dtype, shape = tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape)
-            self.editor.add("VarHandleOp", name, device=device, dtype=dtype, shape=shape, shared_name=shared_name)
-        return name
+        dtype, shape = tf.as_dtype(variable.dtype), tf.TensorShape(variable.shape)
+        return self.editor.once("VarHandleOp", name, device=device, dtype=dtype, shape=shape, shared_name=shared_name)
 
     def spec(self, variable: str) -> tf.TensorSpec:
         """Return the shape and the type of a variable."""
@@ -268,25 +250,17 @@ class Draft(Filled):
 
     def _count(self, name: str, known: int, device: str) -> str:
         """Return a constant if the graph is for known sizes, else a placeholder."""
-        if name not in self.editor and self.slicing.sizes:
-            self.editor.constant(name, float(known), tf.float64, device)
-        elif name not in self.editor:
-            self.editor.add("Placeholder", name, device=device, dtype=tf.float64, shape=tf.TensorShape([]))
-        return name
+        if self.slicing.sizes:
+            return self.editor.constant(name, float(known), tf.float64, device)
+        return self.editor.once("Placeholder", name, device=device, dtype=tf.float64, shape=tf.TensorShape([]))
 
     def share(self, replica: Replica, dtype: tf.DType) -> str:
         """Return the tensor with a replica's share of the batch: its examples by all examples."""
-        name = f"feed/{replica.prefix}/share"
-        if name not in self.editor:
-            self.editor.add(
-                "RealDiv", name, [self.examples(replica), self.total()], replica.host, T=tf.float64
-            )
+        counts = [self.examples(replica), self.total()]
+        name = self.editor.once("RealDiv", f"feed/{replica.prefix}/share", counts, replica.host, T=tf.float64)
         if dtype == tf.float64:
             return name
-        cast = f"{name}_{dtype.name}"
-        if cast not in self.editor:
-            self.editor.add("Cast", cast, [name], replica.host, SrcT=tf.float64, DstT=dtype)
-        return cast
+        return self.editor.once("Cast", f"{name}_{dtype.name}", [name], replica.host, SrcT=tf.float64, DstT=dtype)
 
     def add_up(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
         """Return the sum of tensors, added in this order."""
@@ -300,9 +274,7 @@ class Draft(Filled):
 
     def stack(self, name: str, values: Sequence[str], dtype: tf.DType, device: str) -> str:
         """Return tensors of one shape as one tensor, along a new last axis."""
-        if name not in self.editor:
-            self.editor.add("Pack", name, values, device, N=len(values), T=dtype, axis=-1)
-        return name
+        return self.editor.once("Pack", name, values, device, N=len(values), T=dtype, axis=-1)
 
     def shares(self, dtype: tf.DType) -> str:
         """Return the shares of all active replicas as one vector, on the first one's device."""
@@ -345,9 +317,7 @@ class Draft(Filled):
     def sources(self, gradient: Gradient) -> tuple[str, ...]:
         """Return the captured tensors from whose copies the reduced gradient is computed."""
         product = self.products.gradients.get(gradient.key)
-        if product:
-            return product.left, product.right
-        return gradient.parts
+        return (product.left, product.right) if product else gradient.parts
 
     def types_of(self, gradient: Gradient) -> tuple[tf.DType, ...]:
         """Return the type of a gradient's values and, of a sparse gradient, that of its row indices."""

@@ -44,8 +44,6 @@ class Send(Kernel):
     ['queue/replica1', 'weighted/replica1/0/kernel', '^barrier/0']
     """
 
-    needs = ("local", "barriers")
-
     def apply(self, draft: Draft) -> None:
         """Add one enqueue for each active replica."""
         gradients = draft.step.item.gradients
@@ -69,8 +67,6 @@ class Receive(Kernel):
     >>> draft.local["kernel", 0, 1], list(draft.editor["barrier/0"].input)
     (Rows(values='receive/replica1', indices=''), ['^receive/replica0', '^receive/replica1'])
     """
-
-    provides = ("local", "barriers")
 
     def apply(self, draft: Draft) -> None:
         """Add one dequeue for each active replica, and the barriers."""
@@ -138,10 +134,7 @@ def _types(draft: Draft) -> list[tf.DType]:
 
 
 def _queue(draft: Draft, replica: Replica) -> str:
-    name = f"queue/{replica.prefix}"
-    if name not in draft.editor:
-        draft.editor.add(
-            "FIFOQueueV2", name, device=replica.host, component_types=_types(draft), capacity=-1,
-            shared_name=f"gradients/{draft.step.digest}@{replica.prefix}",
-        )
-    return name
+    return draft.editor.once(
+        "FIFOQueueV2", f"queue/{replica.prefix}", device=replica.host, component_types=_types(draft), capacity=-1,
+        shared_name=f"gradients/{draft.step.digest}@{replica.prefix}",
+    )

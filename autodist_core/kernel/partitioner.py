@@ -50,7 +50,7 @@ class VariablePartitioner:
         """Return the partitioner of a training step. A variable whose update needs it whole is not split."""
         step = StepIndex.of(item)
         wanted = {plan.variable.name: plan for plan in plans}
-        found = {name: splitting(step, name, plan.axis or 0) for name, plan in wanted.items()}
+        found = {name: splitting(step, name, plan.axis) for name, plan in wanted.items()}
         whole = {name: split.obstacle for name, split in found.items() if split.obstacle} | _mixed(found)
         split_plans = {name: plan for name, plan in wanted.items() if name not in whole}
         in_the_way = {name: _reads_otherwise(step, plan) for name, plan in split_plans.items()}

@@ -40,7 +40,7 @@ from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer, PSSy
 from autodist_core.kernel.passes.update import Update
 from autodist_core.kernel.placement.placement import Placement
 from autodist_core.kernel.random_streams import follows_from_number
-from autodist_core.kernel.units import STANDING, Kind, Kinds, Repeatable, UnlikeError, found_kinds, repeated, standing
+from autodist_core.kernel.units import STANDING, Kind, Kinds, UnlikeError, found_kinds, repeat, standing
 from autodist_core.log import log
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -143,26 +143,20 @@ def _graph_of(
     draft: Draft, item: GraphItem, changes: Sequence[Change], kinds: Sequence[Sequence[Kind]] = ()
 ) -> DistributedGraph:
     """Return the graph of a finished draft. The units of the kinds are repeated, from the innermost kinds outwards."""
-    replicas = draft.active_replicas
-    used = tuple(index for index, each in enumerate(item.inputs) if replicas[0].copy_of(each.name) in draft.editor)
-    counts = {} if draft.slicing.sizes else {replica.number: draft.examples(replica) for replica in replicas}
-    total = [] if draft.slicing.sizes else [draft.total()]
-    graph = Repeatable(
-        draft.editor, tuple(draft.outputs), tuple(draft.steps), tuple(draft.added),
-        {each.number: tuple(draft.fed(each, item.inputs[index].name) for index in used) for each in replicas}, counts,
-    )
     if kinds:
         if draft.initializers:
             raise UnlikeError("a lookup table is on each machine.")
         before = draft.editor.histogram()
         for units in filter(None, kinds):
-            graph = repeated(graph, units)
-        changes = [*changes, Change.between("Repeat", before, graph.editor.histogram())]
-    numbers = sorted(graph.feeds) if kinds else graph.feeds
+            repeat(draft, units)
+        changes = [*changes, Change.between("Repeat", before, draft.editor.histogram())]
+    replicas, _ = draft.slicing.of_all
+    used = tuple(index for index, each in enumerate(item.inputs) if replicas[0].copy_of(each.name) in draft.editor)
+    feeds = tuple(tuple(draft.fed(replica, item.inputs[index].name) for index in used) for replica in replicas)
+    counts = () if draft.slicing.sizes else (*map(draft.examples, replicas), draft.total())
     return DistributedGraph(
-        graph.editor.graph_def(), tuple(graph.feeds[number] for number in numbers), used,
-        tuple([graph.counts[number] for number in numbers if graph.counts] + total), graph.outputs, graph.steps,
-        tuple(draft.initializers), tuple(changes), graph.added, draft.buckets, draft.collectives,
+        draft.editor.graph_def(), feeds, used, counts, tuple(draft.outputs), tuple(draft.steps),
+        tuple(draft.initializers), tuple(changes), tuple(draft.added), draft.buckets, draft.collectives,
         bytes_of_example(draft.step, draft.products.travelling, draft.placement.partitioner.plans),
     )
 

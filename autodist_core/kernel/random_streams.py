@@ -19,12 +19,13 @@ import zlib
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.kernel.analysis.seeds import seeded_alone
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.step.draws import Stream, function_references, seed_input, seed_type, stream_of
-from autodist_core.step.editor import NodeEdit
+from autodist_core.step.editor import Editor
 from autodist_core.step.index import StepIndex
 
 _SEED_STEP = 1_000_003
@@ -47,7 +48,7 @@ def take_own_stream(draft: Draft, name: str, replica: Replica, captured: str) ->
     [1, 1000004]
     """
     if replica.index:
-        _change(draft, draft.editor.edit(name), replica, (captured,))
+        _change(draft, draft.editor, draft.editor[name], replica, (captured,))
 
 
 def follows_from_number(step: StepIndex) -> bool:
@@ -88,20 +89,22 @@ def stream_of_replica(name: str) -> str:
     return f"{name}/stream"
 
 
-def _change(draft: Draft, edit: NodeEdit, replica: Replica, path: tuple[str, ...]) -> None:
+def _change(
+    draft: Draft, graph: Editor, node: node_def_pb2.NodeDef, replica: Replica, path: tuple[str, ...]
+) -> None:
     """Change a copy of the node at a path: a node of the step, and the nodes that follow in functions' bodies."""
-    node = edit.node
     stream = None if path in seeded_alone(draft.step) else stream_of(node)
     if stream is Stream.ATTRIBUTE:
-        edit.set_attribute("seed2", node.attr["seed2"].i + _SEED_STEP * replica.number)
+        graph.change(node.name, seed2=node.attr["seed2"].i + _SEED_STEP * replica.number)
     elif stream is Stream.INPUT:
         position, dtype = seed_input(node.op), seed_type(node)
-        number = edit.add("Const", f"{node.name}/replica", dtype=dtype, value=mask(replica.number, dtype))
-        inputs = (node.input[position], number)
-        edit.set_input(position, edit.add("BitwiseXor", stream_of_replica(node.name), inputs, T=dtype))
-    edit.rename_functions(function_references(node), lambda name: _function(draft, name, replica, path))
+        name, value, inputs = f"{node.name}/replica", mask(replica.number, dtype), list(node.input)
+        both = inputs[position], graph.add("Const", name, (), node.device, dtype=dtype, value=value)
+        inputs[position] = graph.add("BitwiseXor", stream_of_replica(node.name), both, node.device, T=dtype)
+        graph.change(node.name, inputs=inputs)
+    graph.rename_functions(function_references(node), lambda name: _function(draft, name, replica, path))
     if node.op in draft.step.functions.functions:
-        edit.set_op(_function(draft, node.op, replica, path))
+        graph.change(node.name, _function(draft, node.op, replica, path))
 
 
 def _function(draft: Draft, name: str, replica: Replica, path: tuple[str, ...]) -> str:
@@ -117,5 +120,5 @@ def _function(draft: Draft, name: str, replica: Replica, path: tuple[str, ...]) 
     kind = f"_{zlib.crc32(repr(kept).encode()):08x}" if kept else ""
     return draft.editor.copy_function(
         functions.functions[name], f"{name}__{replica.prefix}{kind}",
-        lambda edit: _change(draft, edit, replica, (*path, edit.node.name)),
+        lambda body, node: _change(draft, body, node, replica, (*path, node.name)),
     )

@@ -17,7 +17,6 @@ from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import format_bytes
 from autodist_core.strategy.compiled import VariablePlan
 from autodist_core.strategy.synchronizers import PSPlan
-from autodist_core.strategy.wire import wire
 
 
 def headline(
@@ -104,10 +103,10 @@ def bytes_of_links(
         of_factors = (factored or {}).get(plan.variable.name, ())
         count = max(times.get(plan.variable.name, 1), 1)
         of_each = examples * sum(of_factors) * (len(nodes) - 1) / len(nodes)
-        for shape, each in plan.pieces:
-            size = wire(each, shape, plan.variable.dtype).bytes
-            if isinstance(each, PSPlan):
-                server = DeviceSpec.parse(each.destinations[0]).address
+        for each in plan.pieces:
+            size = each.wire.bytes
+            if isinstance(each.synchronizer, PSPlan):
+                server = DeviceSpec.parse(each.synchronizer.destinations[0]).address
                 others = [node for node in nodes if node != server]
                 found[server] += (2 if plan.gathered else 1) * count * size * len(others)
                 for node in others:

@@ -14,7 +14,7 @@ from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan, allows_lead
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
-from autodist_core.strategy.wire import PLAIN, wire
+from autodist_core.strategy.wire import PLAIN
 
 INEXACT = "not exact"
 """The words with which a note begins that says why the training gives other numbers than one device."""
@@ -136,8 +136,8 @@ def _bytes_by_device(plan: VariablePlan, replicas: Sequence[str]) -> Mapping[str
     size, updated = plan.variable.byte_size, plan.bytes_on_servers
     if not updated:
         return dict.fromkeys(replicas, DeviceBytes(size))
-    served = [each for _, each in plan.pieces if isinstance(each, PSPlan)]
-    looked_up = plan.variable.is_sparse and not any(each.local_replication for each in served)
+    served = [each.synchronizer for each in plan.pieces]
+    looked_up = plan.variable.is_sparse and not any(isinstance(s, PSPlan) and s.local_replication for s in served)
     followers = () if looked_up or plan.gathered else replicas
     return {
         device: DeviceBytes(updated[device], size if device in followers else 0)
@@ -188,15 +188,14 @@ def bytes_per_step(plan: VariablePlan, replicas: Sequence[str], times: int = 1, 
     if plan.variable.is_sparse:
         return None
     total = 0
-    for shape, synchronizer in plan.pieces:
-        if isinstance(synchronizer, PSPlan):
-            elsewhere = sum(replica != synchronizer.destinations[0] for replica in replicas)
+    for each in plan.pieces:
+        if isinstance(each.synchronizer, PSPlan):
+            elsewhere = sum(replica != each.synchronizer.destinations[0] for replica in replicas)
             # What is gathered travels for the forward and for the backward pass.
             count = (3 if plan.gathered else 2) * times - factored
-            total += count * elsewhere * wire(synchronizer, shape, plan.variable.dtype).bytes
+            total += count * elsewhere * each.wire.bytes
         else:
-            count = 2 * (times - factored)
-            total += count * (len(replicas) - 1) * wire(synchronizer, shape, plan.variable.dtype).bytes
+            total += 2 * (times - factored) * (len(replicas) - 1) * each.wire.bytes
     return total
 
 
@@ -216,7 +215,7 @@ def notes(strategy: CompiledStrategy, as_factors: Collection[str] = ()) -> Itera
         yield "single replica: it computes the whole batch, and nothing is combined"
         return
     lead = strategy.allowed_lead
-    pieces = [(plan.variable.name, synchronizer) for plan in strategy.variables for _, synchronizer in plan.pieces]
+    pieces = [(plan.variable.name, each.synchronizer) for plan in strategy.variables for each in plan.pieces]
     in_step = [name for name, synchronizer in pieces if not allows_lead(synchronizer)]
     if lead and strategy.in_step_reason:
         yield f"exact after all: {strategy.in_step_reason}, so the replicas keep in step"
@@ -242,10 +241,11 @@ def _sent_by_compressors(plans: Iterable[VariablePlan], as_factors: Collection[s
     """
     found: dict[str, set[str]] = {}
     for plan in plans:
-        for shape, each in plan.pieces:
-            name = f"wire_dtype={each.wire_dtype}" if isinstance(each, PSPlan) else each.compressor
+        for each in plan.pieces:
+            said = each.synchronizer
+            name = f"wire_dtype={said.wire_dtype}" if isinstance(said, PSPlan) else said.compressor
             if name not in ("wire_dtype=", "NoneCompressor"):
-                form = PLAIN if plan.variable.is_sparse else wire(each, shape, plan.variable.dtype).form
+                form = PLAIN if plan.variable.is_sparse else each.wire.form
                 form = _AS_FACTORS if form != PLAIN and plan.variable.name in as_factors else form
                 found.setdefault(name, set()).add(form)
     return found

@@ -48,17 +48,16 @@ def reached(step: StepIndex, note: str, steps: int) -> frozenset[str]:
     if not nodes or not nodes <= step.nodes.keys():
         return frozenset(step.variables)
     # The gradients of what an operation is made of go back through it, whatever its value.
-    before = {touch.variable for node in step.cone(nodes) for touch in step.touches.get(node, ())}
+    before = step.touched_by(step.cone(nodes))
     starts = nodes | {marker for marker, gradient in step.markers.items() if gradient.variable in before}
     changed: set[str] = set()
     for _ in range(steps):
         hit = set(starts)
         for node in step.graph.node:
-            touched = step.touches.get(node.name, ())
             if node.op not in WITHOUT_VALUES and (
                 node.name in hit or not hit.isdisjoint(step.sources(node.name))
-                or any(touch.variable in changed for touch in touched)
+                or not changed.isdisjoint(step.touched_by([node.name]))
             ):
                 hit.add(node.name)
-                changed |= {touch.variable for touch in touched if touch.writes}
+                changed |= step.written_by([node.name])
     return frozenset(changed)

@@ -80,10 +80,10 @@ def planned(
             "the replicas share one copy of the weights: nothing travels or is split (share_memory=False: as the "
             "strategy has it)"
         )
-    shown = {plan.variable.name for plan in strategy.variables}
+    step, plans = StepIndex.of(item), {plan.variable.name: plan for plan in strategy.variables}
     whole, mirrored = arranged.partitioner.whole.items(), arranged.partitioner.mirrored.items()
-    lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole if name in shown]
-    lines += [f"{name} keeps its mirrors: {why} needs them" for name, why in mirrored if name in shown]
+    lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole if name in plans]
+    lines += [f"{name} keeps its mirrors: {why} needs them" for name, why in mirrored if name in plans]
     if not shares and len(set(arranged.memories)) < len(arranged.memories):
         lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
     if assumed:
@@ -94,7 +94,6 @@ def planned(
     ]
     if rows and not shares and len(strategy.replicas) > 1:
         lines.append(f"of {some(rows)} only rows travel, as they would to a server; every replica updates its own copy")
-    step, plans = StepIndex.of(item), {plan.variable.name: plan for plan in strategy.variables}
     lines += _factor_notes(factors(step, plans, strategy.replicas), examples)
     travelling = bytes_of_example(step, factored(step, plans, strategy.replicas, examples), plans)
     memory = _memory(item, given, share_memory, examples, spec) if item.gradients and examples else ()

@@ -89,8 +89,7 @@ def _sums(step: StepIndex, note: Reason) -> dict[str, str | None]:
 
 def _has_effect(step: StepIndex, node: str) -> bool:
     """Whether a node does more than to read variables."""
-    touched = step.touches.get(node, ())
-    only_reads = touched and not any(touch.writes for touch in touched)
+    only_reads = node in step.touches and node not in step.writers
     return not only_reads and has_effect(step.nodes[node], step.functions.functions)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -18,85 +17,41 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, graph_pb2, n
 from autodist_core.errors import KernelError
 from autodist_core.seams.table import OP_DEF
 from autodist_core.step.graph_check import require_order, sources_of
-from autodist_core.step.naming import BRANCH, MARKS, ORDER, UPDATE, node_of, split, tensor
+from autodist_core.step.naming import BRANCH, MARKS, ORDER, UPDATE, canonical, is_control, node_of, split, tensor
+
+_ATTRIBUTES: dict[type, Callable[[Any], Any]] = {
+    bool: lambda value: attr_value_pb2.AttrValue(b=value),
+    int: lambda value: attr_value_pb2.AttrValue(i=value),
+    float: lambda value: attr_value_pb2.AttrValue(f=value),
+    str: lambda value: attr_value_pb2.AttrValue(s=value.encode()),
+    tf.DType: lambda value: attr_value_pb2.AttrValue(type=value.as_datatype_enum),
+    tf.TensorShape: lambda value: attr_value_pb2.AttrValue(shape=value.as_proto()),
+    tensor_pb2.TensorProto: lambda value: attr_value_pb2.AttrValue(tensor=value),
+    attr_value_pb2.AttrValue: lambda value: value,
+}
+"""An attribute of a value, by the value's type. A bool is an int, too, and stands before it."""
 
 
 def attribute(value: Any) -> Any:
     """Return a Python value as an AttrValue.
 
     The value is a bool, an int, a float, a str, a DType, a list of DTypes, a TensorShape, an array, or a TensorProto.
-    An AttrValue is copied.
 
     >>> attribute(3).i, attribute("NCCL").s, tf.as_dtype(attribute(tf.float32).type)
     (3, b'NCCL', tf.float32)
     """
-    message = attr_value_pb2.AttrValue()
-    if isinstance(value, bool):
-        message.b = value
-    elif isinstance(value, int):
-        message.i = value
-    elif isinstance(value, float):
-        message.f = value
-    elif isinstance(value, str):
-        message.s = value.encode()
-    elif isinstance(value, tf.DType):
-        message.type = value.as_datatype_enum
-    elif isinstance(value, tf.TensorShape):
-        message.shape.CopyFrom(value.as_proto())
-    elif isinstance(value, attr_value_pb2.AttrValue):
-        message.CopyFrom(value)
-    elif isinstance(value, tensor_pb2.TensorProto):
-        message.tensor.CopyFrom(value)
-    elif isinstance(value, list) and all(isinstance(each, tf.DType) for each in value):
-        message.list.type.extend(each.as_datatype_enum for each in value)
-    else:
-        message.tensor.CopyFrom(tf.make_tensor_proto(value))
-    return message
+    for kind, made in _ATTRIBUTES.items():
+        if isinstance(value, kind):
+            return made(value)
+    if isinstance(value, list) and all(isinstance(each, tf.DType) for each in value):
+        types = [each.as_datatype_enum for each in value]
+        return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(type=types))
+    return attr_value_pb2.AttrValue(tensor=tf.make_tensor_proto(value))
 
 
-def _node(op: str, name: str, inputs: Iterable[str], device: str, attrs: Mapping[str, Any]) -> node_def_pb2.NodeDef:
-    node = node_def_pb2.NodeDef(name=name, op=op, device=device, input=inputs)
-    for key, value in attrs.items():
-        node.attr[key].CopyFrom(attribute(value))
-    return node
-
-
-class NodeEdit:
-    """The changes to one node of a graph, or of a function's body.
-
-    >>> graph = Editor()
-    >>> names = graph.add("Placeholder", "seed", dtype=tf.int32), graph.add("Neg", "minus", ["seed"], T=tf.int32)
-    >>> edit = graph.edit("minus")
-    >>> edit.set_input(0, edit.add("Abs", "positive", ["seed"], T=tf.int32))
-    >>> list(graph["minus"].input)
-    ['positive']
-    """
-
-    def __init__(self, node: node_def_pb2.NodeDef, add: Callable[..., str]) -> None:
-        self.node = node
-        """The node, for reading only. Change it with the methods."""
-        self._add = add
-
-    def add(self, op: str, name: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
-        """Add a node with one output to the same graph or body, and return the name by which other nodes read it."""
-        return self._add(op, name, inputs, **attrs)
-
-    def set_attribute(self, key: str, value: Any) -> None:
-        """Set an attribute of the node."""
-        self.node.attr[key].CopyFrom(attribute(value))
-
-    def set_input(self, position: int, source: str) -> None:
-        """Replace the input at a position."""
-        self.node.input[position] = source
-
-    def set_op(self, op: str) -> None:
-        """Replace the op of the node, or the function that the node calls."""
-        self.node.op = op
-
-    def rename_functions(self, references: Iterable[Any], renamed: Callable[[str], str]) -> None:
-        """Rename the functions that the node runs. `references` are the parts of its attributes that name functions."""
-        for reference in references:
-            reference.name = renamed(reference.name)
+def _attributes(attrs: Mapping[str, Any], order: int | None = None) -> dict[str, Any]:
+    found = attrs if order is None else {**attrs, ORDER: order}
+    return {key: attribute(value) for key, value in found.items()}
 
 
 class Editor:
@@ -112,9 +67,11 @@ class Editor:
 
     def __init__(self, library: Any = None, versions: Any = None) -> None:
         self._nodes: dict[str, node_def_pb2.NodeDef] = {}
-        self._library = library
-        self._versions = versions
-        self._functions: dict[str, function_pb2.FunctionDef] = {}
+        self._library, self._versions = library, versions
+        self.functions: dict[str, function_pb2.FunctionDef] = {
+            function.signature.name: function for function in getattr(library, "function", ())
+        }
+        """The functions that the graph's nodes may call: those of the library, and then those that were added."""
 
     @staticmethod
     def of(graph: graph_pb2.GraphDef) -> Editor:
@@ -127,24 +84,13 @@ class Editor:
     def empty(self) -> Editor:
         """Return an editor with the same functions and without nodes, to which a rewrite adds nodes in order."""
         editor = Editor(self._library, self._versions)
-        editor._functions.update(self._functions)
+        editor.functions.update(self.functions)
         return editor
-
-    @property
-    def library(self) -> Any:
-        """The functions that the graph's nodes may call."""
-        return self._library
-
-    @property
-    def functions(self) -> dict[str, function_pb2.FunctionDef]:
-        """The same functions by name, with those that were added one by one."""
-        known = getattr(self._library, "function", ())
-        return {function.signature.name: function for function in known} | self._functions
 
     def add_library(self, library: Any) -> None:
         """Let the graph's nodes call the functions of another library, too. Functions of one name are the same."""
-        known = self.functions
-        self._functions |= {each.signature.name: each for each in library.function if each.signature.name not in known}
+        for function in library.function:
+            self.functions.setdefault(function.signature.name, function)
 
     def __contains__(self, name: str) -> bool:
         return name in self._nodes
@@ -169,11 +115,12 @@ class Editor:
         self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", order: int | None = None, **attrs: Any
     ) -> str:
         """Add a node and return its name, which is also the name of its first output."""
-        node = _node(op, name, inputs, device, attrs)
-        if order is not None:
-            node.attr[ORDER].i = order
-        self._put(node)
+        self._put(node_def_pb2.NodeDef(name=name, op=op, device=device, input=inputs, attr=_attributes(attrs, order)))
         return name
+
+    def once(self, op: str, name: str, inputs: Sequence[str] = (), device: str = "", **attrs: Any) -> str:
+        """Add a node and return its name. Do nothing if a node of this name exists already."""
+        return name if name in self else self.add(op, name, inputs, device, **attrs)
 
     def copy(
         self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], device: str, order: int | None = None,
@@ -190,10 +137,8 @@ class Editor:
         copy.input[:] = inputs
         for key in {"_class", UPDATE, BRANCH}.intersection(copy.attr):
             del copy.attr[key]
-        for key, value in attrs.items():
-            copy.attr[key].CopyFrom(attribute(value))
-        if order is not None:
-            copy.attr[ORDER].i = order
+        for key, value in _attributes(attrs, order).items():
+            copy.attr[key].CopyFrom(value)
         self._put(copy)
         return copy
 
@@ -201,11 +146,8 @@ class Editor:
         self, node: node_def_pb2.NodeDef, name: str, inputs: Sequence[str], **attrs: Any
     ) -> node_def_pb2.NodeDef:
         """Add a copy of a captured node with its marks: the copy belongs to the same update and the same branch."""
-        copy = self.copy(node, name, inputs, node.device, **attrs)
-        for key in (UPDATE, BRANCH):
-            if key in node.attr:
-                copy.attr[key].CopyFrom(node.attr[key])
-        return copy
+        marks = {key: node.attr[key] for key in (UPDATE, BRANCH) if key in node.attr}
+        return self.copy(node, name, inputs, node.device, **marks, **attrs)
 
     def change(
         self, name: str, op: str = "", inputs: Iterable[str] | None = None, drop: Iterable[str] = (), **attrs: Any
@@ -225,33 +167,46 @@ class Editor:
             node.input[:] = list(inputs)
         for key in drop:
             del node.attr[key]
-        for key, value in attrs.items():
-            node.attr[key].CopyFrom(attribute(value))
+        for key, value in _attributes(attrs).items():
+            node.attr[key].CopyFrom(value)
 
-    def edit(self, name: str) -> NodeEdit:
-        """Return the edit of a node of this graph. Nodes that the edit adds run on the device of the node."""
-        node = self._nodes[name]
-        return NodeEdit(node, partial(self.add, device=node.device))
+    def read_instead(self, name: str, moved: Mapping[str, str], nodes: Mapping[str, str] | None = None) -> None:
+        """Let a node read, and await, other tensors in place of these, and await other nodes in place of those.
+
+        >>> graph = Editor()
+        >>> graph.add("NoOp", "z", ["x", "y:1", "^x"])
+        'z'
+        >>> graph.read_instead("z", {"x": "call:2"})
+        >>> list(graph["z"].input)
+        ['call:2', 'y:1', '^call']
+        """
+        inputs = self._nodes[name].input
+        tensors = [moved.get(canonical(source), source) for source in inputs if not is_control(source)]
+        awaited = [node_of(source) for source in inputs if is_control(source)]
+        controls = dict.fromkeys(f"^{(nodes or {}).get(each) or node_of(moved.get(each, each))}" for each in awaited)
+        self.change(name, inputs=[*tensors, *controls])
+
+    def rename_functions(self, references: Iterable[Any], renamed: Callable[[str], str]) -> None:
+        """Rename the functions that a node runs. `references` are the parts of its attributes that name functions."""
+        for reference in references:
+            reference.name = renamed(reference.name)
 
     def copy_function(
-        self, function: function_pb2.FunctionDef, name: str, change: Callable[[NodeEdit], None]
+        self, function: function_pb2.FunctionDef, name: str, change: Callable[[Editor, node_def_pb2.NodeDef], None]
     ) -> str:
         """Add a copy of a function with another name, unless a function of this name exists, and return the name.
 
-        `change` is called for each node of the copy.
+        `change` is called for each node of the copy, with an editor of the copy's nodes.
         """
-        if name not in self._functions:
-            copy = self._functions[name] = function_pb2.FunctionDef()
+        if name not in self.functions:
+            copy = self.functions[name] = function_pb2.FunctionDef()
             copy.CopyFrom(function)
             copy.signature.name = name
-
-            def add(op: str, label: str, inputs: Sequence[str] = (), **attrs: Any) -> str:
-                node = _node(op, label, inputs, "", attrs)
-                copy.node_def.append(node)
-                return f"{label}:{OP_DEF.get()(op).output_arg[0].name}:0"
-
-            for node in list(copy.node_def):
-                change(NodeEdit(node, add))
+            body, nodes = _Body(), list(copy.node_def)
+            body.merge(nodes)
+            for node in nodes:
+                change(body, node)
+            copy.node_def.extend(list(body)[len(nodes):])
         return name
 
     def call(
@@ -259,7 +214,7 @@ class Editor:
     ) -> None:
         """Add a node that calls a function. Functions of one name are the same."""
         signature = function.signature
-        self._functions.setdefault(signature.name, function)
+        self.functions.setdefault(signature.name, function)
         given, returned = (
             [tf.as_dtype(argument.type) for argument in arguments]
             for arguments in (signature.input_arg, signature.output_arg)
@@ -300,8 +255,7 @@ class Editor:
             node, output = split(name)
             if node in real:
                 return f"^{node_of(real[node])}" if output < 0 else real[node]
-            renamed = f"{prefix}/{node}"
-            return f"^{renamed}" if output < 0 else tensor(renamed, output)
+            return tensor(f"{prefix}/{node}", output)
 
         for node in scratch.as_graph_def().node:
             if node.name not in real:
@@ -352,7 +306,7 @@ class Editor:
         graph = graph_pb2.GraphDef()
         if self._library is not None:
             graph.library.CopyFrom(self._library)
-        graph.library.function.extend(self._functions.values())
+        graph.library.function.extend([*self.functions.values()][len(graph.library.function):])
         if self._versions is not None:
             graph.versions.CopyFrom(self._versions)
         for node in self:
@@ -362,6 +316,13 @@ class Editor:
                 if key in copy.attr:
                     del copy.attr[key]
         return graph
+
+
+class _Body(Editor):
+    """The nodes of a function, which have other names where they are read."""
+
+    def add(self, op: str, *arguments: Any, **attrs: Any) -> str:
+        return f"{super().add(op, *arguments, **attrs)}:{OP_DEF.get()(op).output_arg[0].name}:0"
 
 
 def mark_collectives(graph_def: Any, group: int, offset: int) -> dict[str, str]:

@@ -56,9 +56,7 @@ def enclose(
     moved = {source: naming.tensor(call, number) for call, found in used.items() for number, source in enumerate(found)}
     for node in graph:
         if any(naming.node_of(source) in home for source in node.input):
-            tensors = [moved.get(naming.canonical(source), source) for source in naming.data_inputs(node)]
-            controls = [naming.node_of(source) for source in node.input if naming.is_control(source)]
-            graph.change(node.name, inputs=[*tensors, *dict.fromkeys(f"^{home.get(name, name)}" for name in controls)])
+            graph.read_instead(node.name, moved, home)
     return moved
 
 

@@ -93,7 +93,6 @@ class StepIndex:
         }
         self.analysed: dict[Callable[[StepIndex], Any], Any] = {}
         """The results of the analyses that have run (see `analysis`)."""
-        self._sources: dict[str, list[str]] = {}
 
     @staticmethod
     def of(item: GraphItem) -> StepIndex:
@@ -142,12 +141,14 @@ class StepIndex:
 
     def sources(self, name: str) -> list[str]:
         """Return the nodes on which a node depends: the nodes whose values it reads, and the pivots of its branches."""
-        if name not in self._sources:
-            node = self.nodes[name]
-            self._sources[name] = [
-                *(naming.node_of(source) for source in naming.data_inputs(node)), *naming.branch_of(node)
-            ]
         return self._sources[name]
+
+    @cached_property
+    def _sources(self) -> dict[str, list[str]]:
+        return {
+            name: [*map(naming.node_of, naming.data_inputs(node)), *naming.branch_of(node)]
+            for name, node in self.nodes.items()
+        }
 
     def behind_identities(self, tensor: str, passing: Collection[str] = ("Identity",)) -> node_def_pb2.NodeDef:
         """Return the node that computes a tensor, behind nodes that only hand it on, as markers do."""
@@ -214,12 +215,18 @@ class StepIndex:
         """The nodes of compute with side effects: writes and assertions."""
         return frozenset(name for name in {*self.writers, *self.item.targets} if not self.is_update(name))
 
+    def touched_by(self, nodes: Iterable[str]) -> set[str]:
+        """Return the variables that these nodes read or write."""
+        return {touch.variable for node in nodes for touch in self.touches.get(node, ())}
+
+    def written_by(self, nodes: Iterable[str]) -> set[str]:
+        """Return the variables that these nodes write."""
+        return {touch.variable for node in nodes for touch in self.touches.get(node, ()) if touch.writes}
+
     def writes_of(self, variables: Collection[str]) -> set[str]:
         """Return the nodes of compute that write one of these variables."""
-        return {
-            name for name in self.writers if not self.is_update(name)
-            and any(touch.writes and touch.variable in variables for touch in self.touches[name])
-        }
+        writers = self.writers - self.update_of.keys()
+        return {name for name in writers if not self.written_by([name]).isdisjoint(variables)}
 
     @cached_property
     def alive(self) -> frozenset[str]:
@@ -230,23 +237,21 @@ class StepIndex:
     @cached_property
     def read_by_compute(self) -> frozenset[str]:
         """The variables that nodes of compute read or write."""
-        return frozenset(
-            touch.variable for node, found in self.touches.items() if not self.is_update(node) for touch in found
-        )
+        return frozenset(self.touched_by(self.touches.keys() - self.update_of.keys()))
 
-    def written_in(self, occurrence: int) -> frozenset[str]:
+    def written_in(self, occurrence: int) -> set[str]:
         """Return the variables that the update with this number writes."""
-        return self._written(lambda node: self.update_of.get(node) == occurrence)
+        return self.written_by(node for node, number in self.update_of.items() if number == occurrence)
 
     @cached_property
     def written_by_update(self) -> frozenset[str]:
         """The variables that an update writes."""
-        return self._written(self.is_update)
+        return frozenset(self.written_by(self.update_of))
 
     @cached_property
     def written_by_compute(self) -> frozenset[str]:
         """The variables that nodes of compute write."""
-        return self._written(lambda node: not self.is_update(node))
+        return frozenset(self.written_by(self.touches.keys() - self.update_of.keys()))
 
     @cached_property
     def functions(self) -> Draws:
@@ -257,11 +262,6 @@ class StepIndex:
     def draws(self) -> dict[str, tuple[Draw, ...]]:
         """The draws of each node that draws random numbers, by itself or in a function that the node runs."""
         return {node.name: drawn for node in self.graph.node if (drawn := self.functions.of(node))}
-
-    def _written(self, where: Callable[[str], bool]) -> frozenset[str]:
-        return frozenset(
-            touch.variable for node, found in self.touches.items() if where(node) for touch in found if touch.writes
-        )
 
     @cached_property
     def trained(self) -> dict[str, tuple[int, ...]]:

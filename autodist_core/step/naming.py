@@ -40,12 +40,12 @@ def split(name: str) -> tuple[str, int]:
 
 
 def tensor(node: str, output: int = 0) -> str:
-    """Return the name of a node's output in the form in which nodes list their inputs.
+    """Return the name of a node's output in the form in which nodes list their inputs; -1 stands for a control input.
 
-    >>> tensor("split", 1), tensor("dense/MatMul")
-    ('split:1', 'dense/MatMul')
+    >>> tensor("split", 1), tensor("dense/MatMul"), tensor("train", -1)
+    ('split:1', 'dense/MatMul', '^train')
     """
-    return node if output == 0 else f"{node}:{output}"
+    return f"{node}:{output}" if output > 0 else f"^{node}" if output else node
 
 
 def canonical(name: str) -> str:

@@ -9,8 +9,9 @@ all of their variables, gradients and nodes. It is not run: each step keeps a gr
 ['generator', 'discriminator']
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from autodist_core.step import naming
 from autodist_core.step.editor import Editor
@@ -35,16 +36,16 @@ def union(items: Sequence[GraphItem]) -> GraphItem:
                 is_sparse=known.is_sparse or variable.is_sparse,
                 handle=_handle(variable) if known.handle or variable.handle else "",
             )
-        renamed = _Renamed(number, {v.handle: _handle(v) for v in item.variables if v.handle})
+        renamed = partial(_renamed, number, {v.handle: _handle(v) for v in item.variables if v.handle})
         _copy(graph, item, renamed, occurrences)
         gradients += [
             replace(
-                each, occurrence=each.occurrence + occurrences, values=renamed.tensor(each.values),
-                indices=renamed.tensor(each.indices),
+                each, occurrence=each.occurrence + occurrences, values=renamed(each.values),
+                indices=renamed(each.indices),
             )
             for each in item.gradients
         ]
-        outputs += map(renamed.tensor, item.outputs)
+        outputs += map(renamed, item.outputs)
         marked = (node.attr[naming.UPDATE].i for node in item.graph_def.node if naming.UPDATE in node.attr)
         occurrences += 1 + max((*marked, *(gradient.occurrence for gradient in item.gradients)), default=-1)
     content = graph.graph_def(captured=True).SerializeToString(deterministic=True)
@@ -55,30 +56,20 @@ def _handle(variable: Variable) -> str:
     return f"variable/{naming.safe(variable.name)}"
 
 
-@dataclass(frozen=True)
-class _Renamed:
-    """The names of one item's nodes among those of all items. All items have one node for a variable's handle."""
-
-    number: int
-    handles: Mapping[str, str]
-
-    def node(self, name: str) -> str:
-        return self.handles.get(name) or f"step{self.number}/{name}"
-
-    def tensor(self, name: str) -> str:
-        node, output = naming.split(name)
-        renamed = self.node(node) if name else ""
-        return f"^{renamed}" if output < 0 else naming.tensor(renamed, output)
+def _renamed(number: int, handles: Mapping[str, str], name: str) -> str:
+    """The name of one item's node or tensor among those of all. All items have one node for a variable's handle."""
+    node, output = naming.split(name)
+    return naming.tensor(handles.get(node) or f"step{number}/{node}", output) if name else ""
 
 
-def _copy(graph: Editor, item: GraphItem, renamed: _Renamed, occurrences: int) -> None:
+def _copy(graph: Editor, item: GraphItem, renamed: Callable[[str], str], occurrences: int) -> None:
     for node in item.graph_def.node:
-        name = renamed.node(node.name)
+        name = renamed(node.name)
         if name in graph:
             continue
-        graph.copy_captured(node, name, [renamed.tensor(source) for source in node.input])
+        graph.copy_captured(node, name, [renamed(source) for source in node.input])
         if naming.UPDATE in node.attr:
             graph.mark_update(name, node.attr[naming.UPDATE].i + occurrences)
         pivots = naming.branch_of(node)
         if pivots:
-            graph.mark_branch(name, [renamed.node(pivot) for pivot in pivots])
+            graph.mark_branch(name, [renamed(pivot) for pivot in pivots])

@@ -19,10 +19,7 @@ _DTYPES: dict[str, tuple[int, str]] = {
     **{f"int{bits}": (max(bits // 8, 1), f"i{bits}") for bits in (2, 4, 8, 16, 32, 64)},
     **{f"uint{bits}": (max(bits // 8, 1), f"u{bits}") for bits in (2, 4, 8, 16, 32, 64)},
     **{f"complex{bits}": (bits // 8, f"c{bits}") for bits in (64, 128)},
-    **{
-        name: (1, name)
-        for name in ("float8_e5m2", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz")
-    },
+    **{f"float8_{kind}": (1, f"float8_{kind}") for kind in ("e5m2", "e4m3fn", "e4m3b11fnuz", "e4m3fnuz", "e5m2fnuz")},
     **{name: (1, name) for name in ("float4_e2m1fn", "qint8", "quint8")},
     **{"qint16": (2, "qint16"), "quint16": (2, "quint16"), "qint32": (4, "qint32")},
     **{"half": (2, "f16"), "bfloat16": (2, "bf16"), "bool": (1, "bool")},

@@ -2,7 +2,7 @@
 
 StrategyCompiler makes a `CompiledStrategy` from a Strategy, a GraphItem and a ResourceSpec. The plan prints it, and the
 kernels build the distributed graph from it. It holds one `VariablePlan` for each trainable variable, and a plan of a
-partitioned variable holds one `Shard` for each shard.
+partitioned variable holds one for each shard.
 """
 
 from __future__ import annotations
@@ -10,49 +10,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import inf
 from typing import Any, TypeGuard
 
 from autodist_core.errors import amount
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
 from autodist_core.strategy.synchronizers import AllReducePlan, Node, PSPlan, Synchronizer
-from autodist_core.strategy.wire import wire
+from autodist_core.strategy.wire import Wire, wire
 
 _MIRRORED: dict[str, Any] = {"gathered": False, "again_within": 0, "wire_dtype": ""}
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One shard of a partitioned variable.
-
-    >>> shard = Shard(index=1, offset=3, size=2, synchronizer=PSPlan(("10.0.0.1:CPU:0",)))
-    >>> print(f"rows {shard.offset} to {shard.offset + shard.size - 1}: {shard.synchronizer}")
-    rows 3 to 4: ps(10.0.0.1:CPU:0)
-    """
-
-    index: int
-    offset: int
-    """The position along the axis at which the shard begins."""
-    size: int
-    """The number of entries of the axis that the shard holds."""
-    synchronizer: Synchronizer
-
-
-@dataclass(frozen=True)
 class VariablePlan:
-    """The plan of one variable.
+    """The plan of one variable, or of one shard of it.
 
     For a variable that is not partitioned, ``synchronizer`` says how the variable is synchronized. For a partitioned
-    variable, each shard has a synchronizer of its own. ``synchronizer`` is then their common one with the destinations
-    of all shards, or that of the first shard if the shards differ in more than their destinations.
+    variable, each shard has a plan of its own. ``synchronizer`` is then their common one with the destinations of all
+    shards, or that of the first shard if the shards differ in more than their destinations.
 
     >>> table = Variable("table", (5, 4), "float32")
     >>> a, b = PSPlan(("a:CPU:0",)), PSPlan(("b:CPU:0",))
-    >>> plan = VariablePlan(table, PSPlan(("a:CPU:0", "b:CPU:0")), 0, (Shard(0, 0, 3, a), Shard(1, 3, 2, b)))
+    >>> shards = VariablePlan(table.part(0, 0, 0, 3, ""), a), VariablePlan(table.part(1, 0, 3, 2, ""), b)
+    >>> plan = VariablePlan(table, PSPlan(("a:CPU:0", "b:CPU:0")), shards)
     >>> plan.text
     'split(axis=0, shards=2) ps(a:CPU:0, b:CPU:0)'
-    >>> [shape for shape, synchronizer in plan.pieces]
+    >>> [piece.variable.shape for piece in plan.pieces]
     [(3, 4), (2, 4)]
     >>> plan.bytes_on_servers, plan.unpartitioned({"a:CPU:0": 4}).text
     (Counter({'a:CPU:0': 48, 'b:CPU:0': 32}), 'ps(b:CPU:0)')
@@ -60,11 +44,24 @@ class VariablePlan:
 
     variable: Variable
     synchronizer: Synchronizer
-    axis: int | None = None
-    """The axis along which the variable is split; ``None`` for a variable that is not partitioned."""
-    shards: tuple[Shard, ...] = ()
+    shards: tuple[VariablePlan, ...] = ()
     note: str = ""
     """What the builder noted about this variable."""
+
+    @property
+    def pieces(self) -> tuple[VariablePlan, ...]:
+        """The plans of the shards, or the plan itself of a variable that is not partitioned."""
+        return self.shards or (self,)
+
+    @property
+    def axis(self) -> int:
+        """The axis along which the variable is split; 0 for a variable that is not partitioned."""
+        return self.pieces[0].variable.axis
+
+    @property
+    def wire(self) -> Wire:
+        """What a replica sends for the gradient of a variable, or of a shard, in one piece."""
+        return wire(self.synchronizer, self.variable.shape, self.variable.dtype)
 
     def unpartitioned(self, held: Mapping[str, int]) -> VariablePlan:
         """Return the plan of the same variable in one piece, on the destination that has the fewest bytes so far."""
@@ -86,40 +83,27 @@ class VariablePlan:
     @property
     def wire_dtype(self) -> str:
         """The type in which gathered values and their gradients travel."""
-        return wire(self.gathered, self.variable.shape, self.variable.dtype).dtype if self.gathered else ""
+        return self.shards[0].wire.dtype if self.gathered else ""
 
     @property
     def with_mirrors(self) -> VariablePlan:
         """The same plan of a variable that is gathered, but with mirrors on the replicas."""
-        def kept(synchronizer: Synchronizer) -> Synchronizer:
-            if isinstance(synchronizer, PSPlan):
-                return replace(synchronizer, **_MIRRORED)
-            return synchronizer
-
-        shards = tuple(replace(shard, synchronizer=kept(shard.synchronizer)) for shard in self.shards)
-        return replace(self, synchronizer=kept(self.synchronizer), shards=shards)
+        shards = tuple(replace(each, synchronizer=replace(each.synchronizer, **_MIRRORED)) for each in self.shards)
+        return replace(self, synchronizer=replace(self.synchronizer, **_MIRRORED), shards=shards)
 
     @property
     def bytes_on_servers(self) -> Counter[str]:
         """The bytes of the variable that each reduction destination has."""
         found = Counter[str]()
-        for shape, each in self.pieces:
-            if isinstance(each, PSPlan):
-                found[each.destinations[0]] += prod(shape) * self.variable.item_size
+        for each in self.pieces:
+            if isinstance(each.synchronizer, PSPlan):
+                found[each.synchronizer.destinations[0]] += each.variable.byte_size
         return found
-
-    @property
-    def pieces(self) -> tuple[tuple[tuple[int, ...], Synchronizer], ...]:
-        """Shape and synchronizer of each piece: of every shard, or of the variable if it is not partitioned."""
-        if self.axis is None:
-            return ((self.variable.shape, self.synchronizer),)
-        before, after = self.variable.shape[: self.axis], self.variable.shape[self.axis + 1 :]
-        return tuple(((*before, shard.size, *after), shard.synchronizer) for shard in self.shards)
 
     @property
     def text(self) -> str:
         """The plan as text: the partitioning, if there is one, and then the synchronizers."""
-        return str(Node.of(self.variable, [synchronizer for _, synchronizer in self.pieces], self.axis or 0))
+        return str(Node.of(self.variable, [each.synchronizer for each in self.pieces], self.axis))
 
 
 def allows_lead(synchronizer: Synchronizer) -> TypeGuard[PSPlan]:
@@ -162,22 +146,24 @@ class CompiledStrategy:
         >>> CompiledStrategy("3f9c21", ("10.0.0.1:CPU:0", "10.0.0.2:CPU:0"), ()).machines
         ('10.0.0.1', '10.0.0.2')
         """
-        pieces = (each for plan in self.variables for _, each in plan.pieces)
-        servers = [name for each in pieces if isinstance(each, PSPlan) for name in each.destinations]
+        servers = [name for each in self.synchronizers if isinstance(each, PSPlan) for name in each.destinations]
         return tuple(dict.fromkeys(DeviceSpec.parse(name).address for name in (*self.replicas, *servers)))
 
-    def for_step(
-        self, unpartitioned: Iterable[str], in_step_reason: str, mirrored: Collection[str] = ()
-    ) -> CompiledStrategy:
+    @property
+    def synchronizers(self) -> list[Synchronizer]:
+        """Those of all variables and shards."""
+        return [each.synchronizer for plan in self.variables for each in plan.pieces]
+
+    def for_step(self, unpartitioned: Iterable[str], mirrored: Collection[str] = ()) -> CompiledStrategy:
         """The strategy as one captured step carries it out.
 
         ``unpartitioned`` names the variables that this step does not allow to be partitioned. They are spread over
-        their destinations by their bytes. ``in_step_reason`` says why the step keeps the replicas in step, and is empty
-        if the step does not. ``mirrored`` names the variables that this step does not allow to be gathered.
+        their destinations by their bytes. ``mirrored`` names the variables that this step does not allow to be
+        gathered.
 
         >>> strategy = CompiledStrategy("3f9c21", ("a:GPU:0", "b:GPU:0"), ())
-        >>> strategy.for_step([], "the step updates twice").in_step_reason
-        'the step updates twice'
+        >>> strategy.for_step([]) == strategy
+        True
         """
         names, plans = frozenset(unpartitioned), {plan.variable.name: plan for plan in self.variables}
         split = (plan.bytes_on_servers for name, plan in plans.items() if name not in names)
@@ -186,7 +172,7 @@ class CompiledStrategy:
             plans[name] = plans[name].unpartitioned(held)
             held += plans[name].bytes_on_servers
         fitted = (plan.with_mirrors if name in mirrored else plan for name, plan in plans.items())
-        return replace(self, variables=tuple(fitted), in_step_reason=in_step_reason)
+        return replace(self, variables=tuple(fitted))
 
     @property
     def allowed_lead(self) -> float | None:
@@ -194,7 +180,7 @@ class CompiledStrategy:
 
         The smallest staleness of all synchronous variables counts. Without one, the lead is infinite.
         """
-        used = [synchronizer for plan in self.variables for _, synchronizer in plan.pieces]
+        used = self.synchronizers
         leading = [each for each in used if allows_lead(each)]
         if len(self.replicas) < 2 or not leading or len(leading) < len(used):
             return None
@@ -203,9 +189,8 @@ class CompiledStrategy:
     @property
     def compresses(self) -> bool:
         """Whether several replicas exchange the gradient of at least one variable through a compressor."""
-        used = (synchronizer for plan in self.variables for _, synchronizer in plan.pieces)
         return len(self.replicas) > 1 and any(
-            isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor" for each in used
+            isinstance(each, AllReducePlan) and each.compressor != "NoneCompressor" for each in self.synchronizers
         )
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from autodist_core.errors import StrategyError
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.checker import variable_name, violations
-from autodist_core.strategy.compiled import CompiledStrategy, Shard, VariablePlan
+from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
 from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
 from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import POWER_SGD_RANK, AllReducePlan, Node, Synchronizer, common_synchronizer
@@ -65,10 +65,11 @@ def _variable_plan(node: Node, variable: Variable, piece_numbers: Iterator[int])
         _synchronizer(used[index % len(used)], index, next(piece_numbers)) for index in range(config.num_shards)
     ]
     shards = tuple(
-        Shard(index, sum(sizes[:index]), size, synchronizers[index]) for index, size in enumerate(sizes)
+        VariablePlan(variable.part(index, config.axis, sum(sizes[:index]), size, handle=""), synchronizers[index])
+        for index, size in enumerate(sizes)
     )
     shown = common_synchronizer(synchronizers) or synchronizers[0]
-    return VariablePlan(variable, shown, config.axis, shards, node.note)
+    return VariablePlan(variable, shown, shards, node.note)
 
 
 def _synchronizer(said: Synchronizer | None, shard: int, piece: int) -> Synchronizer:

@@ -23,6 +23,10 @@ FLOPS = 2e10
 """The operations that a machine is taken to compute in a second: few, so that factors travel where they surely pay."""
 TYPES = ("float16", "float32", "float64")
 """The types of which factors travel."""
+AT_ONCE_IN_AGENTS = 2
+"""The most replicas of a machine that multiply at once in an agent, and between which factors travel.
+
+There an operation may have one thread only, which would compute for all of them."""
 
 
 def factor_rows(wanted: int | None, variable: Variable, sent: int, resource_spec: ResourceSpec) -> int:

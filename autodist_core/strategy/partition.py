@@ -7,10 +7,12 @@ Builders choose the number of shards with :func:`shard_count` or :func:`uneven_s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autodist_core.errors import StrategyError
 
 
+@dataclass(frozen=True, init=False, repr=False)
 class PartitionerConfig:
     """The number of shards along each axis, as a list and as the string that a strategy's ``partitioner`` holds.
 
@@ -23,6 +25,8 @@ class PartitionerConfig:
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: partitioner [1, 1]: write the number of shards along each axis, ...
     """
+
+    _counts: tuple[int, ...]
 
     def __init__(self, partition_list: Sequence[int] | None = None, partition_str: str | None = None) -> None:
         if (partition_list is None) == (partition_str is None):
@@ -39,7 +43,7 @@ class PartitionerConfig:
                 f"partitioner {written!r}: write the number of shards along each axis, 1 for an axis that is not "
                 "split, and 2 or more for one axis, such as '1,2,1'. Leave it empty for a variable in one piece."
             )
-        self._counts = tuple(counts)
+        object.__setattr__(self, "_counts", tuple(counts))
 
     @property
     def partition_str(self) -> str:
@@ -69,12 +73,6 @@ class PartitionerConfig:
         PartitionerConfig(partition_str='1,2,1')
         """
         return cls(partition_list=[shards if position == axis else 1 for position in range(rank)])
-
-    def __eq__(self, other: object) -> bool:
-        return self._counts == other._counts if isinstance(other, PartitionerConfig) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._counts)
 
     def __repr__(self) -> str:
         return f"PartitionerConfig(partition_str={self.partition_str!r})"

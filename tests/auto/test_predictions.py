@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 
 from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
-from autodist_core.auto.charges import AT_ONCE, INTERVALS, Charging
+from autodist_core.auto.charges import INTERVALS, Charging
 from autodist_core.auto.choosing import USUAL, Trial
 from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, predict
 from autodist_core.auto.profiles import FORWARD, HANDLING, LATENCY, RING, UPDATE, ClusterProfile, ModelProfile
-from autodist_core.kernel.analysis.factored import AT_ONCE_IN_AGENTS
 from autodist_core.plan.headline import bytes_of_links
 from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS, PSLoadBalancing, Sharded
 from tests.planning import cases
@@ -110,7 +109,6 @@ def test_factors_travel_in_small_batches_and_cost_arithmetic():
         assert (charge.ring, charge.work) == (ring, work)
     more = machines(2, cpus=[0, 1, 2])
     assert Charging(ModelProfile.assumed(KERNEL), ClusterProfile.assumed(more), 8).of(plan).work == 0.0
-    assert AT_ONCE == AT_ONCE_IN_AGENTS
 
 
 def test_of_a_table_rows_travel_and_a_slot_makes_the_update_dense():

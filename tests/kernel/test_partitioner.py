@@ -40,7 +40,7 @@ def test_shards_go_to_their_servers_in_turn():
     owners = {owner.name: sorted(owner.variables) for owner in placement.owners if owner.replica is None}
     for name in ("w", "b"):
         shards = placement.partitioner.plans[name].shards
-        planned = {f"{name}/part_{shard.index}": shard.synchronizer.destinations[0] for shard in shards}
+        planned = {shard.variable.name: shard.synchronizer.destinations[0] for shard in shards}
         assert name == "b" or len(set(planned.values())) == 2
         for part, destination in planned.items():
             assert part in owners[f"server_{destination.replace(':', '_')}"]
@@ -96,8 +96,8 @@ def test_no_replica_has_a_copy_of_a_split_table_and_only_rows_are_read():
     graph = build(item, placement).graph_def
     handles = {name for name in nodes_of(graph, "VarHandleOp") if "table" in name}
     assert handles == {
-        f"variable/table/part_{index}.server_localhost_CPU_{place}" for index, place in
-        [(p.index, int(p.synchronizer.destinations[0][-1])) for p in placement.partitioner.plans["table"].shards]
+        f"variable/{shard.variable.name}.server_localhost_CPU_{shard.synchronizer.destinations[0][-1]}"
+        for shard in placement.partitioner.plans["table"].shards
     }
     readers = {node.op for node in graph.node if handles & {source.split(":")[0] for source in node.input}}
     assert readers == {"ResourceGather", "ResourceScatterSub"}

@@ -54,7 +54,7 @@ def test_a_variables_shards_are_on_several_servers_however_full_these_are(builde
 def test_what_a_step_needs_whole_is_spread_over_its_destinations():
     sizes = {"split": 99, "large": 50, "small": 20, "another": 20}
     item = GraphItem(tuple(Variable(name, (size,), "float32") for name, size in sizes.items()))
-    whole = compiled(Sharded(whole_bytes=0), item, ResourceSpec.local(cpus=2)).for_step(list(sizes)[1:], "")
+    whole = compiled(Sharded(whole_bytes=0), item, ResourceSpec.local(cpus=2)).for_step(list(sizes)[1:])
     assert [plan.text[-2] for plan in whole.variables[1:]] == list("100")
 
 
@@ -131,7 +131,7 @@ def test_options_of_the_wire_reach_the_plan_and_the_id(builder, options: dict, t
     item, spec = GraphItem((Variable("w", (1, 5), "float32"),)), ResourceSpec.local(cpus=2)
     built = builder(**options).build(item, spec)
     plan = StrategyCompiler(item, spec).compile(built).variables[0]
-    assert str(plan.pieces[0][1]) == text
+    assert str(plan.pieces[0].synchronizer) == text
     changed = options not in ({}, {"bucket_bytes": 4 << 20})
     assert (built.id != builder().build(item, spec).id) == changed
     assert (built.serialize() != builder().build(item, spec).serialize()) == changed

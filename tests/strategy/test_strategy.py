@@ -10,7 +10,6 @@ from autodist_core import GraphItem, ResourceSpec, Strategy, StrategyCompiler, S
 from autodist_core.proto import strategy_pb2, synchronizers_pb2
 from autodist_core.strategy import base
 from autodist_core.strategy.base import StrategyCompiler as FoundInBase
-from autodist_core.strategy.compiled import Shard
 from autodist_core.strategy.synchronizers import AllReducePlan, PSPlan
 from tests.planning import cases, goldens
 
@@ -100,17 +99,18 @@ def test_shards():
     mixed = Node(var_name="w", partitioner="3,1", part_config=parts, PSSynchronizer=on(CPU0))
     plan = plans(written(mixed))["w"]
     assert plan.axis == 0
-    assert plan.shards == (
-        Shard(0, 0, 3, PSPlan((CPU1,))),
-        Shard(1, 3, 2, AllReducePlan("RING", group=1)),
-        Shard(2, 5, 2, PSPlan((CPU0,))),
-    )
+    assert [(each.variable.name, each.variable.offset, each.variable.shape) for each in plan.shards] == [
+        ("w/part_0", 0, (3, 4)), ("w/part_1", 3, (2, 4)), ("w/part_2", 5, (2, 4)),
+    ]  # fmt: skip
+    assert [each.synchronizer for each in plan.shards] == [
+        PSPlan((CPU1,)), AllReducePlan("RING", group=1), PSPlan((CPU0,)),
+    ]  # fmt: skip
     assert plan.text == (
         "split(axis=0, shards=3) ps(localhost:CPU:1) + all_reduce(group=1, spec=RING) + ps(localhost:CPU:0)"
     )
     in_turn = plans(written(Node(var_name="w", partitioner="1,3", PSSynchronizer=on(CPU0, CPU1))))["w"]
     assert in_turn.synchronizer == PSPlan((CPU0, CPU1, CPU0))
-    assert [(shard.offset, shard.size) for shard in in_turn.shards] == [(0, 2), (2, 1), (3, 1)]
+    assert [(each.variable.offset, each.variable.shape[1]) for each in in_turn.shards] == [(0, 2), (2, 1), (3, 1)]
 
 
 def test_equal_meaning_gives_equal_text():
@@ -329,9 +329,9 @@ def test_any_strategy_survives_bytes_and_is_compiled_or_refused(nodes, replicas)
         return
     assert [plan.variable.name for plan in made.variables] == ["w", "b", "scale"]
     for plan in made.variables:
-        sizes = [shard.size for shard in plan.shards]
+        sizes = [shard.variable.shape[plan.axis] for shard in plan.shards]
         assert not sizes or sum(sizes) == plan.variable.shape[plan.axis]
-        for _, synchronizer in plan.pieces:
+        for synchronizer in (piece.synchronizer for piece in plan.pieces):
             assert not isinstance(synchronizer, PSPlan) or len(synchronizer.destinations) == 1
 
 

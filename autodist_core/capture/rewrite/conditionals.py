@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2
+from tensorflow.core.framework import node_def_pb2
 
 from autodist_core.seams.table import FUNCTION_TO_GRAPH
 from autodist_core.step import naming
@@ -49,7 +49,7 @@ def take_apart(graph: Editor) -> tuple[Editor, dict[str, tuple[str, ...]]]:
     if not any(map(_is_ours, graph)):
         return graph, effects
     with tf.Graph().as_default() as library:  # a body may call other functions, which must be there
-        tf.graph_util.import_graph_def(graph_pb2.GraphDef(library=graph.library))
+        tf.graph_util.import_graph_def(graph.empty().graph_def())
     while any(map(_is_ours, graph)):
         flat = graph.empty()
         renamed: dict[str, str] = {}
@@ -114,7 +114,7 @@ class _Inlining:
         pivot = f"{prefix}_pivot"
         self._add("Identity", pivot, [naming.tensor(f"{self._node.name}/pivot", side)], T=tf.bool)
         called = self._node.attr[f"{label}_branch"].func.name
-        function = next(each for each in self._graph.library.function if each.signature.name == called)
+        function = self._graph.functions[called]
         with self._library.as_default():
             body, tensors = FUNCTION_TO_GRAPH.get()(function)
         arguments = {argument.name: index for index, argument in enumerate(function.signature.input_arg)}

@@ -52,10 +52,7 @@ def with_alike_updates(step: StepIndex, variables: Collection[str]) -> GraphItem
         writes = step.writes_of(chosen)
         if not writes <= alike:
             return None
-        read = {touch.variable for name in step.cone(writes) for touch in step.touches.get(name, ())}
-        more = {
-            touch.variable for name in alike for touch in step.touches[name] if touch.writes and touch.variable in read
-        }
+        more = step.written_by(alike) & step.touched_by(step.cone(writes))
         growing = not more <= chosen
         chosen |= more
     return _marked(step, writes)

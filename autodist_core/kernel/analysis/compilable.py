@@ -104,20 +104,17 @@ def compilable(step: StepIndex) -> Compilable:
         node.name for node in compute
         if node.name in step.alive and node.name not in known | trivial and node.op not in _UNNAMED
     ]
-    update = {
-        node.name for node in step.graph.node
-        if step.is_update(node.name) and not naming.branch_of(node) and has_kernel(node, functions, variables=True)
-    }
-    update &= step.touches.keys() | _translated(step, update - step.touches.keys())
-    writes = {
-        name for name in step.touches
+    able = {
+        name for name in step.update_of.keys() | step.touches.keys()
         if not naming.branch_of(step.nodes[name]) and has_kernel(step.nodes[name], functions, variables=True)
     }
+    on_variables = able & step.touches.keys()
+    able = on_variables | _translated(step, able - on_variables)
     outside_of_update = step.in_order(
         name for name in step.alive
-        if step.is_update(name) and name not in update and step.nodes[name].op not in _UNNAMED
+        if step.is_update(name) and name not in able and step.nodes[name].op not in _UNNAMED
     )
-    refused = step.nodes.keys() - known - update - writes - (kept - step.touches.keys())
+    refused = step.nodes.keys() - known - able - (kept - step.touches.keys())
     return Compilable(
         frozenset(known), frozenset(_of_shapes(step, known)), tuple(outside), tuple(outside_of_update),
         frozenset(refused),

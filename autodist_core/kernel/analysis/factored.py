@@ -19,12 +19,8 @@ from autodist_core.step.graph_item import Gradient
 from autodist_core.step.grouping import by_key
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import VariablePlan
-from autodist_core.strategy.factor_rows import TYPES
+from autodist_core.strategy.factor_rows import AT_ONCE_IN_AGENTS, TYPES
 from autodist_core.strategy.synchronizers import AllReducePlan
-
-AT_ONCE_IN_AGENTS = 2
-"""The most replicas of a machine that multiply at once in an agent. There an operation may have one thread only, which
-would compute for all of them."""
 
 
 @dataclass(frozen=True)

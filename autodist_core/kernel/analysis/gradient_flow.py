@@ -75,15 +75,13 @@ def reads_own(step: StepIndex) -> dict[str, str]:
     differing: set[str] = set()
     found: dict[str, str] = {}
     for name in step.position:
-        touched = step.touches.get(name, ())
-        for touch in touched:
-            if touch.variable in apart:
-                found[name] = touch.variable
+        for variable in sorted(step.touched_by([name]) & apart):
+            found[name] = variable
         differs = name in inputs or name in found or any(source in differing for source in step.sources(name))
         if differs and name not in equal:
             differing.add(name)
-        if not step.is_update(name):
-            apart.update(touch.variable for touch in touched if touch.writes and name in differing)
+        if name in differing and not step.is_update(name):
+            apart |= step.written_by([name])
     return found
 
 
@@ -96,10 +94,9 @@ def first_written(step: StepIndex) -> dict[str, int]:
     ['total']
     """
     found: dict[str, int] = {}
-    for node in step.in_order(step.touches):
-        for touch in step.touches[node]:
-            if touch.writes and not step.is_update(node):
-                found.setdefault(touch.variable, step.position[node])
+    for node in step.in_order(step.writers - step.update_of.keys()):
+        for variable in step.written_by([node]):
+            found.setdefault(variable, step.position[node])
     return found
 
 

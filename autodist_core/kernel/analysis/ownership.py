@@ -25,35 +25,24 @@ def slots(step: StepIndex) -> dict[str, str]:
     >>> slots(StepIndex(example_step()))
     {'velocity': 'kernel'}
     """
-    return {name: owners[0] for name, owners in _owners_of_written(step).items() if len(owners) == 1}
-
-
-@analysis
-def _owners_of_written(step: StepIndex) -> dict[str, tuple[str, ...]]:
     written = sorted(step.written_by_update - set(step.trained))
     direct = {name: _read_for(step, name) for name in written}
-    # A slot may be computed from another slot rather than from the gradient (Adafactor's velocity).
-    found = {
-        name: {each for each in reached(direct[name], lambda other: direct.get(other, ())) if each in step.trained}
-        for name in written
-    }
-    return {
-        name: tuple(_closest(step, name, [each for each in step.variables if each in found[name]])) for name in written
-    }
+    found: dict[str, str] = {}
+    for name in written:
+        # A slot may be computed from another slot rather than from the gradient (Adafactor's velocity).
+        behind = reached(direct[name], lambda other: direct.get(other, ()))
+        owners = _closest(step, name, [each for each in step.variables if each in step.trained and each in behind])
+        if len(owners) == 1:
+            found[name] = owners[0]
+    return found
 
 
 def _read_for(step: StepIndex, name: str) -> set[str]:
     """Return the variables whose gradient or value the update needs for its writes to a variable."""
-    writers = [
-        node for node, touched in step.touches.items()
-        if step.is_update(node) and any(touch.variable == name and touch.writes for touch in touched)
-    ]
+    writers = {node for node in step.touching.get(name, ()) if step.is_update(node) and name in step.written_by([node])}
     cone = step.cone(writers, step.markers.__contains__, partial(_values, step))
     found = {step.markers[node].variable for node in cone if node in step.markers}
-    for node in cone:
-        if step.is_update(node) and node not in writers:
-            found.update(touch.variable for touch in step.touches.get(node, ()))
-    return found
+    return found | step.touched_by(cone & step.update_of.keys() - writers)
 
 
 def _closest(step: StepIndex, name: str, owners: list[str]) -> list[str]:
@@ -61,10 +50,7 @@ def _closest(step: StepIndex, name: str, owners: list[str]) -> list[str]:
     if len(owners) < 2:
         return owners
     # If one operation writes a slot and one of the trained variables, the slot belongs to that variable.
-    beside = {
-        touch.variable for touched in step.touches.values() if any(other.variable == name for other in touched)
-        for touch in touched
-    }.intersection(owners)
+    beside = step.touched_by(step.touching[name]).intersection(owners)
     if len(beside) == 1:
         return list(beside)
     shape, (variable, part) = step.variables[name].shape, _variable_and_part(step, name)

@@ -69,13 +69,10 @@ def explicitly_seeded(step: StepIndex) -> frozenset[tuple[str, ...]]:
     >>> explicitly_seeded(StepIndex(GraphItem(())))
     frozenset()
     """
-    search, found = _OriginSearch(step), set()
+    search = _OriginSearch(step)
     states = {handle for handle, name in step.handle_of.items() if step.variables[name].kind == "seed"}
-    for draws in step.draws.values():
-        for draw in draws:
-            if draw.stream is Stream.INPUT and not search.behind(draw.path, _SEED) & (step.batch | states):
-                found.add(draw.path)
-    return frozenset(found)
+    draws = [draw for draws in step.draws.values() for draw in draws if draw.stream is Stream.INPUT]
+    return frozenset(draw.path for draw in draws if not search.behind(draw.path, _SEED) & (step.batch | states))
 
 
 @dataclass(frozen=True)

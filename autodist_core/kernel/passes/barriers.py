@@ -36,9 +36,6 @@ class Barriers(Kernel):
     'NoOp: 0 -> 6'
     """
 
-    needs = ("compute",)
-    provides = ("barriers",)
-
     def apply(self, draft: Draft) -> None:
         """Add the barriers. The kernel `Update` lets its writes wait for them."""
         step = draft.step
@@ -79,12 +76,8 @@ def _add(draft: Draft, name: str, waits_for: Iterable[str]) -> str:
 
 def _results(draft: Draft, side: list[str]) -> list[str]:
     """Return the nodes of compute whose values are results of the step and exist before the update."""
-    step, awaited = draft.step, set(side)
-    afterwards = {
-        touch.variable for name, touched in step.touches.items() if name not in awaited
-        for touch in touched if touch.writes and not step.is_update(name)
-    }
-
+    step = draft.step
+    afterwards = step.written_by(step.writers.difference(side, step.update_of))
     return [
         name for name in map(naming.node_of, step.item.outputs)
         if _is_there(draft, name) and name not in draft.placement.after_update(step) and not _follows_update(step, name)
@@ -93,8 +86,7 @@ def _results(draft: Draft, side: list[str]) -> list[str]:
 
 
 def _looks_at(step: StepIndex, name: str, variables: set[str]) -> bool:
-    touched = (touch for node in step.cone([name]) for touch in step.touches.get(node, ()))
-    return any(touch.variable in variables for touch in touched)
+    return not step.touched_by(step.cone([name])).isdisjoint(variables)
 
 
 def _is_there(draft: Draft, name: str) -> bool:
@@ -106,17 +98,17 @@ def _follows_update(step: StepIndex, name: str) -> bool:
     numbers = [each for each in step.occurrences if each not in step.forward_updates]
     first = min((step.position[node] for node, number in step.update_of.items() if number in numbers), default=step.end)
     later = [node for node in step.cone([name]) if step.position[node] > first]
-    written = frozenset().union(*(step.written_in(number) for number in numbers))
+    written = set[str]().union(*(step.written_in(number) for number in numbers))
     # The update writes the shards of a split variable, and compute reads the variable put together.
     written |= {step.variables[variable].part_of for variable in written}
-    return any(t.variable in written for node in later for t in step.touches.get(node, ()))
+    return not written.isdisjoint(step.touched_by(later))
 
 
 def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: list[str]) -> None:
     step = draft.step
     writes = [name for name in side if name in step.writers]
     values = [source for name in writes for source in step.sources(name) if _is_there(draft, source)]
-    written = {touch.variable for name in writes for touch in step.touches[name] if touch.writes}
+    written = step.written_by(writes)
     others = [name for name in results if not _looks_at(step, name, written)]
     vital = list(dict.fromkeys([*gradients, *(name for name in side if name not in writes), *values, *others]))
     needed = step.cone(vital, sources=lambda name: _before(draft, name))
@@ -132,7 +124,7 @@ def _before(draft: Draft, name: str) -> list[str]:
     """Return the nodes whose copies run before those of a node: its inputs, and earlier writes of what it touches."""
     step = draft.step
     inputs = [source for source in map(naming.node_of, step.nodes[name].input) if source in draft.compute]
-    writers = step.writes_of({touch.variable for touch in step.touches[name]}) if name in step.touches else ()
+    writers = step.writes_of(step.touched_by([name]))
     return [*inputs, *(writer for writer in writers if step.position[writer] < step.position[name])]
 
 

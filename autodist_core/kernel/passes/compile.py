@@ -50,10 +50,6 @@ class Compile(Kernel):
     [('PartitionedCall', 0, 2)]
     """
 
-    needs = ("outputs", "steps")
-    reads = ("compute",)
-    provides = ("outputs",)
-
     def apply(self, draft: Draft) -> None:
         """Replace the pieces by calls."""
         if not draft.step.item.jit_compile:
@@ -75,15 +71,14 @@ def _compile_together(draft: Draft, known: Compilable) -> None:
     def copies(names: Collection[str]) -> set[str]:
         return {f"{prefix}/{name}" for prefix in prefixes for name in names}
 
-    refused, draws = copies(known.refused) | _conditional(editor), copies(draft.step.draws.keys())
+    refused = copies(known.refused).union(_conditional(editor), draft.steps)
     devices = {each.device for each in replicas}
     inside = {
         node.name for node in editor
         if node.device in devices and node.name not in refused and node.op != "Const"
         and (node.op == "NoOp" or has_kernel(node, functions, variables=True))
     }
-    inside -= {*draft.steps}
-    _enclose(draft, inside, draws, copies(known.of_shapes) & inside)
+    _enclose(draft, inside, copies(draft.step.draws.keys()), copies(known.of_shapes) & inside)
 
 
 def _conditional(editor: Editor) -> set[str]:

@@ -12,7 +12,7 @@ A lookup waits for the others of its vector. So only such lookups travel togethe
 that all follow from the inputs alone, or all from variables too. Large rows travel alone, as large tensors do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -52,9 +52,6 @@ class LookupsTogether(Kernel):
     ''
     """
 
-    reads = ("compute",)
-    provides = ("outputs",)
-
     def apply(self, draft: Draft) -> None:
         """Replace the messages of lookups in several tables of a server by one each way."""
         if not draft.placement.remote_rows:
@@ -71,13 +68,17 @@ class LookupsTogether(Kernel):
                 kind = *devices, levels, lookup.follows_from_variables, lookup.index_type, lookup.row_type
                 groups.setdefault(kind, []).append(lookup)
         together = [group for group in groups.values() if len(group) > 1]
-        packed = [lookup for group in together for lookup in group]
-        readers = _readers(draft, {each.copy_of(lookup.name): each for each in replicas for lookup in packed})
-        for replica in replicas if together else ():
-            answers: dict[str, str] = {}
+        readers, answers = list(editor), dict[str, str]()
+        for replica in replicas:
             for number, group in enumerate(together):
                 answers |= _pack(draft, replica, f"{replica.prefix}/lookups/{number}", group)
-            _read(draft, readers.get(replica.prefix, ()), answers)
+        for node in readers:
+            # What a node does for a server has another name.
+            read, parts = map(naming.node_of, node.input), node.name.split("/")
+            own = {name: answers[name] for name in read if name in answers and name.partition("/")[0] in parts}
+            if own:
+                editor.read_instead(node.name, own)
+        draft.outputs[:] = [answers.get(naming.canonical(name), name) for name in draft.outputs]
 
 
 def _lookups(draft: Draft) -> list[_Lookup]:
@@ -139,33 +140,3 @@ def _pack(draft: Draft, replica: Replica, label: str, lookups: Sequence[_Lookup]
     values = {answer: tf.TensorSpec((None,), first.row_type)}
     return dict(zip(copies, editor.trace(f"{label}/rows", apart, values | of_indices, replica.device), strict=True))
 
-
-def _readers(draft: Draft, replicas: Mapping[str, Replica]) -> dict[str, list[str]]:
-    """Return the nodes of each replica that read its lookups. `replicas` are those of the lookups.
-
-    All are found in one pass: the graph grows with the replicas, and a pass for each would take their square.
-    """
-    found: dict[str, list[str]] = {}
-    for node in draft.editor if replicas else ():
-        for replica in {replicas[name] for name in map(naming.node_of, node.input) if name in replicas}:
-            # What a node does for a server has another name.
-            if replica.prefix in node.name.split("/"):
-                found.setdefault(replica.prefix, []).append(node.name)
-    return found
-
-
-def _read(draft: Draft, readers: Sequence[str], answers: dict[str, str]) -> None:
-    """Let a replica's nodes read, and await, what came of its lookups in place of the lookups."""
-    editor = draft.editor
-
-    def in_place_of(source: str) -> str:
-        found = answers.get(naming.node_of(source))
-        if found is None:
-            return source
-        return f"^{naming.node_of(found)}" if naming.is_control(source) else found
-
-    for name in readers:
-        inputs = [in_place_of(source) for source in editor[name].input]
-        data = [source for source in inputs if not naming.is_control(source)]
-        editor.change(name, inputs=[*data, *dict.fromkeys(filter(naming.is_control, inputs))])
-    draft.outputs[:] = [answers.get(naming.canonical(name), name) for name in draft.outputs]

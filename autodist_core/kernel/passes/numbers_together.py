@@ -34,9 +34,9 @@ class NumbersTogether(Kernel):
             return
         made = {owner.copy_of(name): (owner.name, name) for owner in servers for name in draft.step.update_of}
         editor, level_of, shapes = draft.editor, packing.messages_before(draft), static_shapes(draft.step)
-        crossing: dict[tuple[str, str, int, int, tf.DType], dict[str, list[tuple[str, int]]]] = {}
+        crossing: dict[tuple[str, str, int, int, tf.DType], dict[str, list[str]]] = {}
         for node in editor:
-            for position, source in enumerate(naming.data_inputs(node)) if node.name in made else ():
+            for source in dict.fromkeys(naming.data_inputs(node)) if node.name in made else ():
                 name, output = naming.split(source)
                 if name not in made or not packing.apart([editor[name].device, node.device]):
                     continue
@@ -45,7 +45,7 @@ class NumbersTogether(Kernel):
                 if shapes.get(number) == () and not naming.branch_of(editor[name]):
                     occurrence, dtype = draft.step.update_of[captured], output_type(draft.step, number)
                     key = home, made[node.name][0], occurrence, level_of[name], dtype
-                    crossing.setdefault(key, {}).setdefault(source, []).append((node.name, position))
+                    crossing.setdefault(key, {}).setdefault(source, []).append(node.name)
         for (home, owner, occurrence, level, dtype), numbers in crossing.items():
             if len(numbers) > 1:
                 label = f"together/{occurrence}/{level}_{dtype.name}"
@@ -53,13 +53,13 @@ class NumbersTogether(Kernel):
 
 
 def _pack(
-    draft: Draft, sent: str, received: str, dtype: tf.DType, numbers: dict[str, list[tuple[str, int]]]
+    draft: Draft, sent: str, received: str, dtype: tf.DType, numbers: dict[str, list[str]]
 ) -> None:
     editor = draft.editor
     here = editor[naming.node_of(next(iter(numbers)))].device
-    there = editor[next(iter(numbers.values()))[0][0]].device
+    there = editor[next(iter(numbers.values()))[0]].device
     editor.add("Pack", sent, list(numbers), here, N=len(numbers), T=dtype, axis=0)
     editor.add("Unpack", received, [sent], there, num=len(numbers), T=dtype, axis=0)
-    for index, readers in enumerate(numbers.values()):
-        for name, position in readers:
-            editor.edit(name).set_input(position, naming.tensor(received, index))
+    for index, (number, readers) in enumerate(numbers.items()):
+        for name in readers:
+            editor.read_instead(name, {number: naming.tensor(received, index)})

@@ -46,10 +46,6 @@ class Outputs(Kernel):
     'AddV2: 3 -> 4'
     """
 
-    needs = ("compute",)
-    reads = ("returned",)
-    provides = ("outputs",)
-
     def apply(self, draft: Draft) -> None:
         """Add the nodes that compute each output from all replicas' copies."""
         step = draft.step
@@ -77,9 +73,8 @@ def _after_combining(step: StepIndex, cone: set[str]) -> set[str]:
         return set()
     # A read before the variable's last write gives the replica's own value, and not the combined state.
     written = {
-        touch.variable: step.position[node]
-        for node in step.in_order(step.touches) if not step.is_update(node)
-        for touch in step.touches[node] if touch.writes and is_combined(step.variables[touch.variable])
+        variable: step.position[node] for node in step.in_order(step.writers - step.update_of.keys())
+        for variable in step.written_by([node]) if is_combined(step.variables[variable])
     }
     recomputed: set[str] = set()
     for name in step.in_order(cone):
@@ -138,7 +133,7 @@ def _joined(draft: Draft, name: str) -> str:
     if len(copies) == 1 or how == "same" or (not how and not dtype.is_integer):
         return copies[0]
     if how == "rows":
-        axis = axis_of_rows(step, name)
+        axis = _known(step)[naming.canonical(name)].axis if naming.canonical(name) in _known(step) else 0
         return draft.join(label, copies, dtype, device, axis) if label not in draft.editor else label
     if how in ("sum", ""):
         return draft.add_up(label, copies, dtype, device) if label not in draft.editor else label
@@ -178,17 +173,6 @@ def joining(step: StepIndex, name: str) -> str:
         return "rows"
     dtype = output_type(step, name)
     return "mean" if dtype.is_floating or dtype.is_complex else ""
-
-
-def axis_of_rows(step: StepIndex, name: str) -> int:
-    """Return the axis along which a tensor of rows has the examples.
-
-    >>> from autodist_core.capture.example import example_step
-    >>> axis_of_rows(StepIndex(example_step()), "loss")
-    0
-    """
-    known = _known(step).get(naming.canonical(name))
-    return known.axis if known else 0
 
 
 @analysis

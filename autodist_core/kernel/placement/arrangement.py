@@ -11,7 +11,7 @@ splits two variables over servers, and an update that needs one of them whole::
 A step that is not captured yet has no gradients, and its variables are not split.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.partitioner import VariablePartitioner
@@ -75,12 +75,13 @@ def arrange(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | No
     if not (item.gradients or gathered) or (len(found) > 1 and set(found) == {0}):
         # With one memory, a variable has one copy and one update: no variable is split.
         return Arrangement(strategy, found, VariablePartitioner())
-    if len(set(found)) < len(found) and _compute_writes_what_updates_write(item):
+    step, shared = StepIndex.of(item), len(set(found)) < len(found)
+    if shared and step.written_by_compute & (step.trained.keys() | slots(step).keys() | optimizer_state(step)):
         # Each replica writes values of its own to these variables: they cannot be one copy.
         found = tuple(range(len(found)))
     partitioner = VariablePartitioner.of(item, _on_servers(strategy))
-    fitted = strategy.for_step(partitioner.whole, "", partitioner.mirrored)
-    return Arrangement(fitted.for_step((), _in_step_reason(item, fitted)), found, partitioner)
+    fitted = strategy.for_step(partitioner.whole, partitioner.mirrored)
+    return Arrangement(replace(fitted, in_step_reason=_in_step_reason(item, fitted)), found, partitioner)
 
 
 def optimizer_state(step: StepIndex) -> frozenset[str]:
@@ -97,18 +98,9 @@ def optimizer_state(step: StepIndex) -> frozenset[str]:
     )
 
 
-def _compute_writes_what_updates_write(item: GraphItem) -> bool:
-    step = StepIndex.of(item)
-    family = step.trained.keys() | slots(step).keys()
-    return bool(step.written_by_compute & (family | optimizer_state(step)))
-
-
 def _on_servers(strategy: CompiledStrategy) -> list[VariablePlan]:
     """Return the plans with a shard on a server. Shards that are all-reduced travel apart, and are updated as one."""
-    return [
-        plan for plan in strategy.variables
-        if any(isinstance(shard.synchronizer, PSPlan) for shard in plan.shards) and len(plan.shards) > 1
-    ]
+    return [plan for plan in strategy.variables if any(isinstance(s.synchronizer, PSPlan) for s in plan.shards)]
 
 
 def _in_step_reason(item: GraphItem, strategy: CompiledStrategy) -> str:
@@ -148,10 +140,9 @@ def memories(strategy: CompiledStrategy, asked: bool | None) -> tuple[int, ...]:
     ((0, 0), (0, 1))
     """
     alone = tuple(range(len(strategy.replicas)))
-    synchronizers = [synchronizer for plan in strategy.variables for _, synchronizer in plan.pieces]
     if asked is False or any(
         each.compressor != "NoneCompressor" if isinstance(each, AllReducePlan) else allows_lead(each)
-        for each in synchronizers
+        for each in strategy.synchronizers
     ):
         return alone
     devices = [DeviceSpec.parse(name) for name in strategy.replicas]

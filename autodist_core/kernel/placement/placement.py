@@ -21,7 +21,7 @@ machines, the first replica of each machine has the copies for the other replica
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -152,7 +152,7 @@ class Placement:
     remote_rows: frozenset[str] = frozenset()
     """The tables that replicas have no copy of: they look rows up on the server."""
     partitioner: VariablePartitioner = field(default_factory=VariablePartitioner)
-    parts: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[Variable]] = field(default_factory=dict)
     """The shards of each split variable."""
     assembled: frozenset[str] = frozenset()
     """The split variables that every replica has a copy of, put together from the shards after each update."""
@@ -188,12 +188,6 @@ class Placement:
     def hosts(self) -> tuple[str, ...]:
         """The CPU of each machine with replicas, in the order of the replicas."""
         return tuple(dict.fromkeys(replica.host for replica in self.replicas))
-
-    @cached_property
-    def places(self) -> tuple[int, ...]:
-        """The place of each replica among the replicas of its machine."""
-        there = grouped(self.replicas, lambda replica: replica.host)
-        return tuple(there[replica.host].index(replica) for replica in self.replicas)
 
     def at_each_host(self, owners: Iterable[Owner]) -> Iterator[tuple[list[Replica], list[Owner]]]:
         """Yield the replicas of each machine, with those of these owners that are replicas there."""

@@ -11,7 +11,7 @@ from autodist_core.kernel.partitioner import VariablePartitioner
 from autodist_core.kernel.placement.arrangement import arrange, optimizer_state
 from autodist_core.kernel.placement.devices import Tasks
 from autodist_core.kernel.placement.placement import MEMORY, Owner, Placement, Replica
-from autodist_core.step.graph_item import GraphItem, Variable
+from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.grouping import by_key, grouped
 from autodist_core.step.index import StepIndex
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
@@ -43,7 +43,7 @@ def place(
 ) -> Placement:
     """Place the variables of a captured training step on devices; `share_memory=None` leaves that to the strategy.
 
-    >>> from autodist_core import ResourceSpec, StrategyCompiler
+    >>> from autodist_core import ResourceSpec, StrategyCompiler, Variable
     >>> from autodist_core.strategy import PS
     >>> item, spec = GraphItem((Variable("w", (3, 2), "float32"),)), ResourceSpec.local(cpus=2)
     >>> placement = place(item, StrategyCompiler(item, spec).compile(PS().build(item, spec)))
@@ -56,9 +56,10 @@ def place(
     replicas = _replicas(strategy.replicas, tasks)
     partitioner = VariablePartitioner() if one_memory else arranged.partitioner
     split = partitioner.apply(item)
-    step, parts = StepIndex.of(split), _parts(split)
+    step = StepIndex.of(split)
+    parts = grouped((each for each in split.variables if each.part_of), lambda shard: shard.part_of)
     plans = {plan.variable.name: plan for plan in arranged.strategy.variables}
-    plans |= _plans_of_parts(split, partitioner)
+    plans |= {shard.variable.name: shard for plan in partitioner.plans.values() for shard in plan.shards}
     # A step without training trains none of its variables, and has them where a strategy says.
     trained = step.trained.keys() or plans.keys() & step.variables.keys()
     family = {name: name for name in trained} | slots(step)
@@ -92,16 +93,6 @@ def place(
     )
 
 
-def _plans_of_parts(split: GraphItem, partitioner: VariablePartitioner) -> dict[str, VariablePlan]:
-    found = {}
-    for variable in split.variables:
-        plan = partitioner.plans.get(variable.part_of)
-        if plan is not None:
-            shard = next(shard for shard in plan.shards if variable.name == plan.variable.part_name(shard.index))
-            found[variable.name] = VariablePlan(variable, shard.synchronizer)
-    return found
-
-
 def _remote_rows(
     trained: Collection[str], step: StepIndex, plans: Mapping[str, VariablePlan], looked_up: Collection[str]
 ) -> frozenset[str]:
@@ -113,7 +104,3 @@ def _remote_rows(
             found += [] if synchronizer.local_replication else [name]
     return frozenset(found)
 
-
-def _parts(split: GraphItem) -> dict[str, tuple[Variable, ...]]:
-    shards = grouped((variable for variable in split.variables if variable.part_of), lambda shard: shard.part_of)
-    return {name: tuple(members) for name, members in shards.items()}

@@ -60,7 +60,7 @@ class Portions:
     def roots(self, owner: Owner) -> list[str]:
         """Return the writes of an owner's variables. The first owner also has assertions, printing and the like."""
         own, step = self.variables_of(owner), self._step
-        roots = [name for name in self._writes if any(t.writes and t.variable in own for t in step.touches[name])]
+        roots = [name for name in self._writes if not own.isdisjoint(step.written_by([name]))]
         if owner == self._placement.owners[0]:
             roots += [name for name in step.item.targets if step.is_update(name) and name not in step.writers]
         return list(dict.fromkeys(roots))
@@ -106,11 +106,8 @@ class Portions:
             if name in step.markers:
                 found[name] = frozenset({owner_of[step.markers[name].variable]})
                 continue
-            touched = {
-                owner_of[touch.variable] for touch in step.touches.get(name, ()) if touch.variable in owner_of
-            }
-            inputs = (found.get(source, frozenset()) for source in step.sources(name))
-            found[name] = frozenset(touched).union(*inputs)
+            own = frozenset(map(owner_of.__getitem__, step.touched_by([name]) & owner_of.keys()))
+            found[name] = own.union(*(found.get(source, ()) for source in step.sources(name)))
         return found
 
 

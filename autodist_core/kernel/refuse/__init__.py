@@ -46,7 +46,7 @@ def examine(item: GraphItem, arranged: Arrangement, share_memory: bool | None = 
     step, refusals, partitioner = StepIndex.of(item), Refusals(), arranged.partitioner
     refusals.add(*lookups_refused(step, partitioner.looked_up))
     # The shards of a variable have one update, that of the whole variable: they need not be made to examine it.
-    whole = arranged.strategy.for_step(partitioner.plans, "")
+    whole = arranged.strategy.for_step(partitioner.plans)
     with refusals.collecting():
         require_distributable(step, place(item, whole, share_memory))
     refusals.require_none()

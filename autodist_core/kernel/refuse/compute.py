@@ -100,11 +100,9 @@ def _python_elsewhere(step: StepIndex, placement: Placement) -> Iterator[Capture
 
 def _served_elsewhere(step: StepIndex, placement: Placement, names: list[str]) -> Iterator[NotYetError]:
     """Refuse a step whose compute reads a slot that only a server has."""
-    refused = set()
+    refused = set[str]()
     for name in names:
-        for variable in (touch.variable for touch in step.touches.get(name, ())):
-            if variable not in placement.owner_of or variable in placement.mirrored or variable in refused:
-                continue
+        for variable in sorted(step.touched_by([name]) & placement.owner_of.keys() - placement.mirrored - refused):
             owner = placement.owner(placement.owner_of[variable])
             copy = placement.mirror(variable, placement.replicas[0])
             if owner.replica is None and copy != placement.owned_copy(variable, owner):

@@ -56,7 +56,7 @@ def update_refused(step: StepIndex, placement: Placement) -> Iterator[AutodistEr
                 f"the update draws random numbers at {name!r} ({step.nodes[name].op}), and every replica would draw "
                 "its own. Use PS() for these variables, or set a seed (keras.utils.set_random_seed) if it is an op's."
             )
-        touched = {touch.variable for touch in step.touches.get(name, ())}
+        touched = step.touched_by([name])
         if (touched & placement.owner_of.keys()) - portions.variables_of(owner):
             yield CaptureError(
                 f"one operation of the update, {name!r} ({step.nodes[name].op}), takes variables of different owners: "
@@ -100,6 +100,5 @@ def _draws(step: StepIndex, name: str) -> bool:
     """Whether a node of the update draws random numbers that would differ between replicas."""
     # An idle replica does not run the nodes of compute that change the state of a seed generator.
     return any(draw.stream is Stream.UNSEEDED for draw in step.draws.get(name, ())) or any(
-        step.variables[touch.variable].kind == "seed" and touch.variable in step.written_by_compute
-        for touch in step.touches.get(name, ())
+        step.variables[each].kind == "seed" for each in step.touched_by([name]) & step.written_by_compute
     )

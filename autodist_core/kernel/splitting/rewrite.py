@@ -28,7 +28,7 @@ from autodist_core.step.casts import grows, shrinks
 from autodist_core.step.editor import Editor
 from autodist_core.step.graph_item import Gradient, GraphItem, Variable
 from autodist_core.step.index import StepIndex, output_type
-from autodist_core.strategy.compiled import Shard, VariablePlan
+from autodist_core.strategy.compiled import VariablePlan
 
 
 class SplitRewrite:
@@ -60,7 +60,9 @@ class SplitRewrite:
         self.head_of |= {name: name for name in self.plans}
         self.split_at = {node: split for split in self.splits.values() for node in split.parts}
         self.partial_at = {node: split for split in self.splits.values() for node in split.partial}
-        self.left_out: set[str] = set()
+        # Other nodes are left out: what they read may exist as shards only.
+        self.kept = self.step.alive.union(*((each.handle, each.keys, each.values) for each in item.tables))
+        self.kept_once = self.kept - self.split_at.keys()
         self.cast_at_owner: set[str] = set()
 
     def run(self) -> GraphItem:
@@ -75,18 +77,17 @@ class SplitRewrite:
         for name, node in self.step.nodes.items():
             if name in self.step.handle_of:
                 self._handle(node)
-            elif self._is_left_out(name):
-                self.left_out.add(name)
+            elif name not in self.kept:
+                pass
             elif name in self.step.markers:
                 self.editor.copy_captured(node, name, node.input)
                 if name in last_marker:
                     self._slice_gradient(last_marker[name])
             elif name in self.split_at:
-                for shard in self._shards(self.split_at[name]):
-                    self._copy_part(node, self.split_at[name], shard)
+                self._copy_parts(node, self.split_at[name])
             elif name in self.partial_at:
                 split = self.partial_at[name]
-                parts = [self._copy_part(node, split, shard).name for shard in self._shards(split)]
+                parts = self._copy_parts(node, split)
                 combine(self.editor, self.step, node, parts, self.plans[split.variable].variable.shape)
             elif self._is_lookup(name):
                 self._look_up(node)
@@ -103,27 +104,18 @@ class SplitRewrite:
             graph_bytes=self.editor.graph_def(captured=True).SerializeToString(deterministic=True),
         )
 
-    def _is_left_out(self, name: str) -> bool:
-        """Whether a node is left out: no node that is kept reads it, and its inputs may exist as shards only."""
-        if name in self.step.alive:
-            return False
-        return name in self.left_out or self.step.is_update(name) or any(
-            source in self.left_out or source in self.split_at for source in self.step.sources(name)
-        )
-
     # Parts of the item -------------------------------------------------------------------------------------------
 
-    def _shards(self, split: Splitting) -> tuple[Shard, ...]:
-        return self.plans[split.variable].shards
+    def _shards(self, variable: str) -> list[Variable]:
+        return [shard.variable for shard in self.plans[variable].shards]
 
     def _parts(self, variable: Variable) -> list[Variable]:
-        plan = self.plans[self.head_of[variable.name]]
         return [
             variable.part(
-                shard.index, plan.axis or 0, shard.offset, shard.size,
-                f"{variable.handle}/part_{shard.index}" if variable.handle else "",
+                index, shard.axis, shard.offset, shard.shape[shard.axis],
+                f"{variable.handle}/part_{index}" if variable.handle else "",
             )
-            for shard in plan.shards
+            for index, shard in enumerate(self._shards(self.head_of[variable.name]))
         ]
 
     def _variables(self, variable: Variable) -> list[Variable]:
@@ -137,16 +129,15 @@ class SplitRewrite:
             return [gradient]
         return [
             replace(
-                gradient, variable=self.step.variables[gradient.variable].part_name(shard.index),
-                values=_part(gradient.values, shard.index),
-                indices=_part(gradient.indices, shard.index) if gradient.indices else "",
+                gradient, variable=shard.name, values=_part(gradient.values, index),
+                indices=_part(gradient.indices, index) if gradient.indices else "",
             )
-            for shard in self.plans[gradient.variable].shards
+            for index, shard in enumerate(self._shards(gradient.variable))
         ]
 
     def _targets(self, name: str) -> list[str]:
         split = self.split_at.get(name)
-        return [_part(name, shard.index) for shard in self._shards(split)] if split else [name]
+        return [_part(name, index) for index in range(len(self._shards(split.variable)))] if split else [name]
 
     # Nodes -------------------------------------------------------------------------------------------------------
 
@@ -162,48 +153,47 @@ class SplitRewrite:
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
         """Return the inputs without control edges from nodes that are copied for each shard or left out."""
         return [
-            source for source in node.input if not naming.is_control(source) or self._is_there(naming.node_of(source))
+            source for source in node.input
+            if not naming.is_control(source) or naming.node_of(source) in self.kept_once
         ]
 
-    def _is_there(self, name: str) -> bool:
-        # Within a branch of a conditional, a node may come earlier than the node on which it waits by a control edge.
-        return name not in self.split_at and name not in self.left_out and not self._is_left_out(name)
+    def _copy_parts(self, node: node_def_pb2.NodeDef, split: Splitting) -> list[str]:
+        """Copy a node for each shard; return the names of the copies."""
+        shards = self._shards(split.variable)
+        return [self._copy_part(node, split, index, shard) for index, shard in enumerate(shards)]
 
-    def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> node_def_pb2.NodeDef:
+    def _copy_part(self, node: node_def_pb2.NodeDef, split: Splitting, index: int, shard: Variable) -> str:
         inputs = []
+        attributes: dict[str, Any] = {}
         for position, source in enumerate(self._without_parts(node)):
             producer = naming.node_of(source)
             if naming.is_control(source):
                 inputs.append(source)
             elif producer in self.step.handle_of:
                 variable = self.step.variables[self.step.handle_of[producer]]
-                inputs.append(self._parts(variable)[shard.index].handle)
+                inputs.append(self._parts(variable)[index].handle)
             elif producer in split.parts:
-                inputs.append(_part(source, shard.index))
-            elif node.op == "UnsortedSegmentSum" and position == 2 and self.plans[split.variable].axis == 0:
-                rows = f"{_part(node.name, shard.index)}/rows"
-                inputs.append(constant_of(self.editor, rows, shard.size, tf.int32, node))
+                inputs.append(_part(source, index))
+            elif node.op == "UnsortedSegmentSum" and position == 2 and shard.axis == 0:
+                rows = f"{_part(node.name, index)}/rows"
+                inputs.append(constant_of(self.editor, rows, shard.shape[0], tf.int32, node))
+                attributes["Tnumsegments"] = tf.int32
             else:
-                inputs.append(self._cut(source, node, split, shard))
-        attributes: dict[str, Any] = {}
-        if node.op == "UnsortedSegmentSum" and self.plans[split.variable].axis == 0:
-            attributes["Tnumsegments"] = tf.int32
-        return self.editor.copy_captured(node, _part(node.name, shard.index), inputs, **attributes)
+                inputs.append(self._cut(source, node, shard))
+        return self.editor.copy_captured(node, _part(node.name, index), inputs, **attributes).name
 
-    def _cut(self, source: str, reader: node_def_pb2.NodeDef, split: Splitting, shard: Shard) -> str:
+    def _cut(self, source: str, reader: node_def_pb2.NodeDef, shard: Variable) -> str:
         """Return the name of a shard's slice of a tensor that all shards share."""
-        shape = self.plans[split.variable].variable.shape
-        axis = self.plans[split.variable].axis or 0
         if reader.op not in MEETING_ELEMENTS:
             return source
-        position = cut_axis(self.step, source, shape, axis)
+        position = cut_axis(self.step, source, self.plans[shard.part_of].variable.shape, shard.axis)
         if position is None or position < 0:
             return source
         found = list(static_shapes(self.step)[source])
         begin = [shard.offset if place == position else 0 for place in range(len(found))]
-        found[position] = shard.size
+        found[position] = shard.shape[shard.axis]
         producer, output = naming.split(source)
-        name = f"{producer}/{output}_of_{naming.safe(split.variable)}/part_{shard.index}"
+        name = f"{producer}/{output}_of_{naming.safe(shard.name)}"
         return self._slice(name, source, begin, found, self.step.nodes[producer], reader)
 
     def _slice(
@@ -227,15 +217,14 @@ class SplitRewrite:
 
     def _slice_gradient(self, gradient: Gradient) -> None:
         """Add a marker for each shard: on a slice of a dense gradient, on the shard's rows of a sparse one."""
-        variable, plan = self.step.variables[gradient.variable], self.plans[gradient.variable]
-        axis, marker = plan.axis or 0, self.step.nodes[naming.node_of(gradient.values)]
-        for shard, part in zip(plan.shards, self._parts(variable), strict=True):
-            name = _part(gradient.values, shard.index)
+        variable, marker = self.step.variables[gradient.variable], self.step.nodes[naming.node_of(gradient.values)]
+        for index, shard in enumerate(self._shards(gradient.variable)):
+            name = _part(gradient.values, index)
             if not gradient.indices:
-                begin = [shard.offset if place == axis else 0 for place in range(len(part.shape))]
+                begin = [shard.offset if place == shard.axis else 0 for place in range(len(shard.shape))]
                 cast = self.step.behind_identities(gradient.values)
                 whole = cast.input[0] if grows(cast) else gradient.values
-                source = self._slice(f"{name}/slice", whole, begin, list(part.shape), marker, None)
+                source = self._slice(f"{name}/slice", whole, begin, list(shard.shape), marker, None)
                 if grows(cast):
                     source = self.editor.copy_captured(cast, f"{name}/cast", [source]).name
                 self.editor.copy_captured(marker, name, [source])
@@ -245,9 +234,9 @@ class SplitRewrite:
                 gradient.values: tf.TensorSpec((None, *variable.shape[1:]), tf.as_dtype(variable.dtype)),
                 gradient.indices: tf.TensorSpec((None,), output_type(self.step, gradient.indices)),
             }
-            values, indices = self.editor.trace(f"{name}/rows", _rows_of(shard, axis, part.shape), specs)
+            values, indices = self.editor.trace(f"{name}/rows", _rows_of(shard), specs)
             self.editor.copy_captured(marker, name, [values])
-            self.editor.copy_captured(index_marker, _part(gradient.indices, shard.index), [indices])
+            self.editor.copy_captured(index_marker, _part(gradient.indices, index), [indices])
 
     def _is_lookup(self, name: str) -> bool:
         touched = self.step.touches.get(name, ())
@@ -273,15 +262,12 @@ class SplitRewrite:
             sent = tf.as_dtype(casts[0].attr["DstT"].type if casts else plan.wire_dtype or variable.dtype)
             if sent != dtype:
                 reads = [self.editor.add("Cast", f"{read}/cast", [read], SrcT=dtype, DstT=sent) for read in reads]
-            place = self.editor.constant(f"{node.name}/axis", plan.axis or 0, tf.int32)
+            place = self.editor.constant(f"{node.name}/axis", plan.axis, tf.int32)
             whole = node.name if casts or sent == dtype else f"{node.name}/{sent.name}"
             self.editor.add("ConcatV2", whole, [*reads, place], N=len(reads), T=sent, Tidx=tf.int32)
             if whole != node.name:
                 self.editor.add("Cast", node.name, [whole], SrcT=sent, DstT=dtype)
             self.cast_at_owner.update(cast.name for cast in casts)
-            # What nothing needs may read the value in its own type.
-            others = self.step.readers.get(node.name, ()) if casts else ()
-            self.left_out.update(reader for reader in others if reader not in self.step.alive)
             return
         ids = node.input[1]
         spec = tf.TensorSpec(static_shapes(self.step).get(ids), tf.as_dtype(node.attr["Tindices"].type))
@@ -299,13 +285,13 @@ def _part(name: str, index: int) -> str:
     return naming.tensor(f"{node}/part_{index}", output)
 
 
-def _rows_of(shard: Shard, axis: int, shape: tuple[int, ...]) -> Callable[..., Any]:
+def _rows_of(shard: Variable) -> Callable[..., Any]:
     def rows(values: Any, indices: Any) -> tuple[Any, Any]:
-        if axis:
-            begin = [shard.offset if place == axis else 0 for place in range(len(shape))]
-            return tf.slice(values, begin, [-1, *shape[1:]]), tf.identity(indices)
+        if shard.axis:
+            begin = [shard.offset if place == shard.axis else 0 for place in range(len(shard.shape))]
+            return tf.slice(values, begin, [-1, *shard.shape[1:]]), tf.identity(indices)
         offset = tf.constant(shard.offset, indices.dtype)
-        here = tf.where(tf.logical_and(indices >= offset, indices < offset + shard.size))[:, 0]
+        here = tf.where(tf.logical_and(indices >= offset, indices < offset + shard.shape[0]))[:, 0]
         return tf.gather(values, here), tf.gather(indices, here) - offset
 
     return rows

@@ -88,7 +88,7 @@ def splittings(
     """
     updated = step.trained.keys() | step.written_by_update
     return {
-        name: splitting(step, name, plan.axis or 0, members.get(name, frozenset())) for name, plan in plans.items()
+        name: splitting(step, name, plan.axis, members.get(name, frozenset())) for name, plan in plans.items()
         if name in step.trained or not updated.isdisjoint(members.get(name, frozenset()))
     }
 
@@ -132,11 +132,7 @@ class _PartsSearch:
         """Look at one node, in the order of capture; return it as an obstacle if it needs the variable whole."""
         marked = self.step.markers.get(name)
         if marked is not None:
-            if marked.variable == self.variable:
-                self.parts.add(name)
-                if marked.indices:
-                    self.rows.add(name)
-            return ""
+            return self._keep(name, bool(marked.indices)) if marked.variable == self.variable else ""
         if name not in self.step.alive:
             return ""
         if self.step.is_update(name):
@@ -147,7 +143,7 @@ class _PartsSearch:
     def _look_at(self, name: str) -> str:
         """Sort one node into `parts` or `partial`; return it as an obstacle if it needs the variable whole."""
         step, node = self.step, self.step.nodes[name]
-        touched = {touch.variable for touch in step.touches.get(name, ())} & self.members
+        touched = step.touched_by([name]) & self.members
         values = [source for source in naming.data_inputs(node) if naming.node_of(source) not in step.handle_of]
         split = [source for source in values if naming.node_of(source) in self.parts]
         if not touched and not split:

@@ -13,7 +13,8 @@ With two shards on one server, whose row of id `n` has the value `10 * n`:
 >>> from autodist_core.strategy.synchronizers import PSPlan
 >>> server = PSPlan(("10.0.0.1:CPU:0",))
 >>> table = Variable("table", (4, 1), "float32")
->>> plan = VariablePlan(table, server, 0, (Shard(0, 0, 2, server), Shard(1, 2, 2, server)))
+>>> shards = [VariablePlan(table.part(at, 0, 2 * at, 2, ""), server) for at in range(2)]
+>>> plan = VariablePlan(table, server, tuple(shards))
 >>> graph = Editor()
 >>> names = [graph.constant("ids", [3, 0, 2], tf.int32), graph.constant("axis", 0, tf.int32)]
 >>> names += [graph.constant(f"part_{at}", [[20.0 * at], [20.0 * at + 10]], tf.float32) for at in range(2)]
@@ -35,7 +36,7 @@ import tensorflow as tf
 from autodist_core.errors import CaptureError
 from autodist_core.step.editor import Editor
 from autodist_core.step.index import StepIndex
-from autodist_core.strategy.compiled import Shard, VariablePlan
+from autodist_core.strategy.compiled import VariablePlan
 
 
 def lookups_refused(step: StepIndex, looked_up: Collection[str]) -> Iterator[CaptureError]:
@@ -63,7 +64,7 @@ def look_up(
 
     `gather` adds a lookup in one shard, from its index and a tensor of row numbers.
     """
-    count, axis, shape = len(plan.shards), plan.axis or 0, plan.variable.shape
+    count, axis, shape = len(plan.shards), plan.axis, plan.variable.shape
     dtype = tf.as_dtype(plan.variable.dtype)
     rows_spec = tf.TensorSpec(None, dtype)
     if axis:
@@ -79,7 +80,7 @@ def look_up(
     graph.add("Identity", name, [joined], T=dtype)
 
 
-def _asked_of(shards: tuple[Shard, ...]) -> Callable[..., Any]:
+def _asked_of(shards: tuple[VariablePlan, ...]) -> Callable[..., Any]:
     """Return a function from ids to each shard's row numbers, and to their positions in the answer.
 
     Row numbers of a shard start at its first row. An id that no shard has goes to the first or the last shard, whose
@@ -88,7 +89,7 @@ def _asked_of(shards: tuple[Shard, ...]) -> Callable[..., Any]:
 
     def asked(ids: Any) -> list[Any]:
         flat = tf.reshape(ids, [-1])
-        starts = tf.constant([shard.offset for shard in shards], flat.dtype)
+        starts = tf.constant([shard.variable.offset for shard in shards], flat.dtype)
         shard_of = tf.reduce_sum(tf.cast(flat[:, None] >= starts[None, 1:], tf.int32), axis=1)
         wanted = tf.dynamic_partition(flat, shard_of, len(shards))
         places = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of, len(shards))

@@ -6,7 +6,7 @@ functions, and each replica and each machine calls them.
 """
 
 from autodist_core.kernel.units.kinds import STANDING, Kind, Kinds, found_kinds, standing
-from autodist_core.kernel.units.repeating import Repeatable, repeated
+from autodist_core.kernel.units.repeating import repeat
 from autodist_core.kernel.units.roles import UnlikeError
 
-__all__ = ["STANDING", "Kind", "Kinds", "Repeatable", "UnlikeError", "found_kinds", "repeated", "standing"]
+__all__ = ["STANDING", "Kind", "Kinds", "UnlikeError", "found_kinds", "repeat", "standing"]

@@ -13,7 +13,7 @@ argument or a result in place of a control edge.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from itertools import count
 from typing import Any
 
 import tensorflow as tf
@@ -32,36 +32,23 @@ EARLIER = "^level "
 class Level:
     """What a unit does on one level.
 
-    `arguments` are tensors of the graph, signals of its nodes (``^name``), or signals of earlier levels. `results` are
-    tensors of the level's nodes, and `signals` sets of these nodes: the function returns a signal for each, behind the
-    results.
+    `arguments` are tensors of the graph, signals of its nodes (``^name``), or signals of earlier levels.
 
-    >>> level = Level(number=1, names=("replica1/write",), results=("replica1/sum",), signals=(frozenset({"a"}),))
-    >>> level.position("replica1/sum"), level.signal(frozenset({"a"}))
+    >>> level = Level(1, ("replica1/write",), results={"replica1/sum": 0}, signals={frozenset({"a"}): 1})
+    >>> level.results["replica1/sum"], level.signals[frozenset({"a"})]
     (0, 1)
     """
 
     number: int
     names: tuple[str, ...]
-    results: tuple[str, ...]
-    signals: tuple[frozenset[str], ...]
+    results: dict[str, int]
+    """For tensors of the level's nodes, the number of the output of a call that has each."""
+    signals: dict[frozenset[str], int]
+    """For sets of these nodes, the number of the output that waits for each: a signal, behind the results."""
     awaited: dict[int, frozenset[str]] = field(default_factory=dict)
     """The nodes of earlier levels for which nodes of this one wait."""
     arguments: tuple[str, ...] = ()
     function: Any = None
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """The number of the output of a call that has a tensor."""
-        return {source: number for number, source in enumerate(self.results)}
-
-    def position(self, source: str) -> int:
-        """Return the number of the output of a call that has a tensor."""
-        return self.places[naming.canonical(source)]
-
-    def signal(self, nodes: frozenset[str]) -> int:
-        """Return the number of the output of a call that waits for nodes."""
-        return len(self.results) + self.signals.index(nodes)
 
 
 def levels(roles: Roles, inside: set[str], waited: Iterable[str]) -> dict[str, int]:
@@ -115,7 +102,10 @@ def filled(
         for earlier, waited in waits[level].items():
             signals[earlier].setdefault(waited)
     found = (
-        Level(level, tuple(names[level]), tuple(results[level]), tuple(signals[level]), waits[level])
+        Level(
+            level, tuple(names[level]), dict(zip(results[level], count(), strict=False)),
+            dict(zip(signals[level], count(len(results[level])), strict=False)), waits[level],
+        )
         for level in sorted(names)
     )
     return [_with_function(roles, unit, level, level_of) for level in found]
@@ -212,9 +202,9 @@ def _with_function(roles: Roles, unit: int, level: Level, level_of: Mapping[str,
     for name in level.names:
         node = roles.editor[name]
         controls = (control(source, name) for source in node.input if naming.is_control(source))
-        body.copy(name, dict.fromkeys(each for each in controls if each), roles.device(node))
+        body.copy(name, dict.fromkeys(each for each in controls if each), roles.device(name))
     signals = []
-    for number, nodes in enumerate(level.signals, len(level.results)):
+    for nodes, number in level.signals.items():
         zero, there = tf.make_tensor_proto(0, tf.int32), common_host(roles, nodes)
         waits = sorted(f"^{body.own(name)}" for name in nodes)
         signals.append(body.nodes.add("Const", f"returned/{number}", waits, there, dtype=tf.int32, value=zero))

@@ -116,15 +116,14 @@ def found_kinds(placement: Placement, sizes: Sequence[int] = (), standing: int =
         examples += counts * standing
     built = [machines[0], *(machine for kind in kinds for machine in kind.built)]
     replicas = [placement.replicas[index] for machine in built for index in machine.replicas]
-    followers = _followers(placement, built, dict(zip(replicas, examples, strict=bool(examples))))
+    example_of = dict(zip(replicas, examples, strict=bool(examples)))
+    followers = _followers(placement, built, example_of)
     wanted = {unit.first for kind in followers for unit in kind.built} | {machine.first for machine in built}
-    kept = [place for place, replica in enumerate(replicas) if not followers or replica.index in wanted]
+    kept = [replica for replica in replicas if not followers or replica.index in wanted]
     return Kinds(
         tuple(kinds), tuple(followers),
-        tuple(
-            replace(replicas[place], index=index, stands_at=replicas[place].number) for index, place in enumerate(kept)
-        ),
-        tuple(examples[place] for place in kept if examples),
+        tuple(replace(replica, index=index, stands_at=replica.number) for index, replica in enumerate(kept)),
+        tuple(example_of[replica] for replica in kept if examples),
     )
 
 

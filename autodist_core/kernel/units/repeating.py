@@ -1,7 +1,7 @@
 """Make the graph of all units of each kind from the graph of those that stand for them.
 
-In: a graph with two units of each kind, and the kinds. Out: the graph with all units. For 64 machines, of which the
-machines 0, 1 and 2 were built::
+In: a finished draft with two units of each kind, and the kinds. Out: the draft with all units. For 64 machines, of
+which the machines 0, 1 and 2 were built::
 
     barrier/0       waits for barrier/0/replica0, and for a signal of each of the machines 1 to 63
     machine1/own0   a call of the function of level 0
@@ -13,57 +13,39 @@ kernels would have built for all replicas: a tensor leaves a call as soon as it 
 backward pass goes on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
 from autodist_core.kernel.added_variables import AddedVariable
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.units.folding import EARLIER, Level, apart, common_host, filled, levels
 from autodist_core.kernel.units.kinds import Kind
 from autodist_core.kernel.units.roles import Roles, UnlikeError
 from autodist_core.kernel.units.unit import Unit
 from autodist_core.step import naming
-from autodist_core.step.editor import Editor
 from autodist_core.step.grouping import by_key, grouped
 
 _COUNTED = {"AddN", "ConcatV2", "Pack"}
 """The operations that take a value of each replica, and count them in their attribute `N`."""
 
 
-@dataclass(frozen=True)
-class Repeatable:
-    """A graph whose units stand for others, or the graph of all units.
-
-    `feeds` has the placeholders and `counts` the numbers of examples of each replica, by the replica's number.
-
-    >>> Repeatable(Editor(), ("joined/loss",), ("step/0",), (), {}, {}).steps
-    ('step/0',)
-    """
-
-    editor: Editor
-    outputs: tuple[str, ...]
-    steps: tuple[str, ...]
-    added: tuple[AddedVariable, ...]
-    feeds: Mapping[int, tuple[str, ...]]
-    counts: Mapping[int, str]
-
-
 class _Repeating:
     """The state of one repetition."""
 
-    def __init__(self, graph: Repeatable, kinds: Sequence[Kind]) -> None:
-        self.graph, self.kinds, self.editor = graph, kinds, graph.editor
-        self.targets = {name: list(self.editor[name].input) for name in graph.steps}
-        self.editor.remove(graph.steps)
+    def __init__(self, draft: Draft, kinds: Sequence[Kind]) -> None:
+        self.draft, self.kinds, self.editor = draft, kinds, draft.editor
+        self.targets = {name: list(self.editor[name].input) for name in draft.steps}
+        self.editor.remove(draft.steps)
         self.roles = Roles(self.editor, kinds)
         for kind in kinds:
             self.roles.require_same(kind)
         of, roles = self.roles.of, self.roles
         self.level_of = levels(
             roles, {name for name, number in of.items() if number and not roles.stays_outside(name)},
-            map(naming.node_of, graph.outputs),
+            map(naming.node_of, draft.outputs),
         )
         self.out = self.editor.empty()
         self.once = [node for node in self.editor if not of[node.name]]
@@ -96,7 +78,7 @@ class _Repeating:
     def _read(self) -> dict[int, list[str]]:
         """Return the tensors of each unit that nodes which are there once read, and those that are outputs."""
         read = [each for node in self.once for each in naming.data_inputs(node)]
-        return grouped(filter(self.roles.source, [*read, *self.graph.outputs]), self.roles.source)
+        return grouped(filter(self.roles.source, [*read, *self.draft.outputs]), self.roles.source)
 
     def _levels(self, kind: Kind) -> dict[int, Level]:
         number = self.roles.number[kind.first]
@@ -110,7 +92,7 @@ class _Repeating:
         level = self.level_of.get(name)
         if level is None:
             return kind.first.moved(source, unit) if self.roles.of[name] else source
-        return naming.tensor(_call(unit, level), self.levels[kind][level].position(source))
+        return naming.tensor(_call(unit, level), self.levels[kind][level].results[naming.canonical(source)])
 
     def of_all(self, kind: Kind, sources: Sequence[str]) -> list[str]:
         """Return tensors of each member of a kind in place of those of the kind's first unit."""
@@ -122,7 +104,7 @@ class _Repeating:
         for kind, unit in units:
             nodes_of = self.waits.get(reader, {}).get(kind, frozenset())
             for level, nodes in apart(self.roles, nodes_of, self.level_of):
-                found.append(f"^{_signal(unit, level, self.levels[kind][level].signal(nodes))}")
+                found.append(f"^{_signal(unit, level, self.levels[kind][level].signals[nodes])}")
         return found
 
     def add_once(self) -> None:
@@ -149,23 +131,20 @@ class _Repeating:
             call = _call(unit, level.number)
             arguments = [self._argument(source, level, kind, unit) for source in level.arguments]
             self.out.call(call, level.function, arguments, unit.device, _disable_call_shape_inference=True)
-            for number, nodes in enumerate(level.signals, len(level.results)):
+            for nodes, number in level.signals.items():
                 source, host = naming.tensor(call, number), common_host(self.roles, nodes) or unit.host
                 self.out.add("Identity", _signal(unit, level.number, number), [source], host, T=tf.int32)
 
     def _argument(self, source: str, reader: Level, kind: Kind, unit: Unit) -> str:
         if source.startswith(EARLIER):
             level = int(source.removeprefix(EARLIER))
-            number = self.levels[kind][level].signal(reader.awaited[level])
+            number = self.levels[kind][level].signals[reader.awaited[level]]
             return naming.tensor(_call(unit, level), number)
         if not naming.is_control(source):
             return self.moved(source, kind, unit) if self.roles.source(source) else source
         awaited = naming.node_of(source)
-        name = f"signal/{awaited}"
-        if name not in self.out:
-            zero = tf.make_tensor_proto(0, tf.int32)
-            self.out.add("Const", name, [source], self.out[awaited].device, dtype=tf.int32, value=zero)
-        return name
+        zero, device = tf.make_tensor_proto(0, tf.int32), self.out[awaited].device
+        return self.out.once("Const", f"signal/{awaited}", [source], device, dtype=tf.int32, value=zero)
 
     def add_steps(self) -> list[str]:
         """Add the nodes that the session runs: one for each machine."""
@@ -183,8 +162,8 @@ class _Repeating:
         return [self.out.add("NoOp", names[host], inputs, host) for host, inputs in waits.items() if inputs]
 
 
-def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
-    """Return the graph of all units of the kinds. `graph` has the units that stand for them.
+def repeat(draft: Draft, kinds: Sequence[Kind]) -> None:
+    """Put all units of the kinds into a finished draft, which has the units that stand for them.
 
     Raise a `UnlikeError` if the units of a kind do not do the same.
 
@@ -198,21 +177,15 @@ def repeated(graph: Repeatable, kinds: Sequence[Kind]) -> Repeatable:
     >>> build(step, placed).changes[-1].kernel
     'Repeat'
     """
-    state = _Repeating(graph, kinds)
+    state = _Repeating(draft, kinds)
     state.add_once()
     for kind in kinds:
         for unit in kind.members:
             state.add_unit(kind, unit)
-    outputs, _ = state.roles.expanded(graph.outputs, state.of_all)
-    steps = state.add_steps()
-    feeds, counts = dict(graph.feeds), dict(graph.counts)
-    for kind in kinds:
-        for unit in kind.members:
-            for built, number in zip(kind.first.replicas, unit.replicas, strict=True):
-                feeds[number] = tuple(kind.first.moved(name, unit) for name in graph.feeds[built])
-                if graph.counts:
-                    counts[number] = kind.first.moved(graph.counts[built], unit)
-    return Repeatable(state.out, tuple(outputs), tuple(steps), tuple(_added(graph.added, kinds)), feeds, counts)
+    draft.outputs, _ = state.roles.expanded(draft.outputs, state.of_all)
+    draft.steps = state.add_steps()
+    draft.added = _added(draft.added, kinds)
+    draft.editor = state.out
 
 
 def _added(added: Sequence[AddedVariable], kinds: Sequence[Kind]) -> list[AddedVariable]:

@@ -11,6 +11,8 @@ runs there, or on the same server for all machines, as a lookup of rows does.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -50,8 +52,8 @@ class Roles:
         self.units = dict(enumerate((unit for kind in kinds for unit in kind.built), 1))
         self.number = {unit: number for number, unit in self.units.items()}
         unit_of = {word: number for number, unit in reversed(self.units.items()) for word in unit.words}
-        self._own: dict[tuple[int, str], str] = {}
-        self._devices: dict[str, str] = {}
+        self.own = cache(self._own)
+        self.device = cache(self._device)
         self._kind = {self.number[unit]: kind for kind in kinds for unit in kind.built}
         self.of = {
             node.name: min((unit_of[word] for word in words(node.name) if word in unit_of), default=0)
@@ -67,12 +69,9 @@ class Roles:
             own = (name for name, number in self.of.items() if not number and witness.has(name))
             self.nodes[_WITNESS] = {witness.own(name): name for name in own}
 
-    def own(self, text: str, number: int) -> str:
+    def _own(self, text: str, number: int) -> str:
         """Return the name in any unit of a node of a unit."""
-        known = self._own.get((number, text))
-        if known is None:
-            known = self._own[number, text] = self.units[number].own(text)
-        return known
+        return self.units[number].own(text)
 
     def source(self, source: str) -> int:
         """Return the unit of the node that produces a tensor."""
@@ -87,19 +86,16 @@ class Roles:
         Tensors of the built units of a kind stand one behind the other. `each` returns, for those of the first of these
         units, those of all members of the kind.
         """
-        found: list[str] = []
-        waiting = list(reversed([*sources]))
-        count = len(waiting)
+        before, found = list(sources), list[str]()
+        waiting = [(number, list(run)) for number, run in groupby(before, self.source)][::-1]
         while waiting:
-            if not self.source(waiting[-1]):
-                found.append(waiting.pop())
+            if not waiting[-1][0]:
+                found += waiting.pop()[1]
                 continue
-            kind = self._kind[self.source(waiting[-1])]
-            run: list[list[str]] = []
-            for number in (self.number[unit] for unit in kind.built):
-                run.append([])
-                while waiting and self.source(waiting[-1]) == number:
-                    run[-1].append(waiting.pop())
+            kind = self._kind[waiting[-1][0]]
+            run = [
+                waiting.pop()[1] if waiting and waiting[-1][0] == self.number[unit] else [] for unit in kind.built
+            ]
             own = [[self.own(source, self.number[unit]) for source in sources]
                    for unit, sources in zip(kind.built, run, strict=True)]
             if any(each != own[0] for each in own):
@@ -107,7 +103,7 @@ class Roles:
             if len(own) == 1 and len(own[0]) > 1 and not _as_of_witness(kind, [*map(self._behind, found)], run[0]):
                 raise UnlikeError(f"the order is not known in which a node reads values of units: {own[0][:2]}.")
             found += each(kind, run[0])
-        return found, len(found) > count
+        return found, len(found) > len(before)
 
     def _behind(self, source: str) -> str:
         """Return what a sum reads first, in place of the snapshot of it."""
@@ -142,7 +138,7 @@ class Roles:
     def _difference(self, node: node_def_pb2.NodeDef, other: node_def_pb2.NodeDef, on_other_machine: bool) -> str:
         """Return what else than their numbers is different of two units' nodes; empty if nothing is."""
         inputs, others = ([self.own(source, self.of[each.name]) for source in each.input] for each in (node, other))
-        if self.device(node) != self.device(other):
+        if self.device(node.name) != self.device(other.name):
             return f"({node.op}) is not on the same device"
         if len(inputs) != len(others) or (inputs != others and not on_other_machine):
             return "has other inputs"
@@ -150,21 +146,15 @@ class Roles:
             return f"({node.op}) has other attributes"
         return ""
 
-    def device(self, node: node_def_pb2.NodeDef) -> str:
+    def _device(self, name: str) -> str:
         """Return a node's device in a function: without the task on the unit's own machine, and whole on a server.
 
         A server may be on a built machine. So a node runs on its own machine only if the same node of another machine
         runs somewhere else. It is empty for the device of the call.
         """
-        known = self._devices.get(node.name)
-        if known is None:
-            known = self._devices[node.name] = self._device(node)
-        return known
-
-    def _device(self, node: node_def_pb2.NodeDef) -> str:
-        number = self.of[node.name]
+        node, number = self.editor[name], self.of[name]
         unit = self.units[number]
-        own, task = self.own(node.name, number), unit.task
+        own, task = self.own(name, number), unit.task
         elsewhere = next(
             (nodes[own] for other, nodes in self.nodes.items() if self.units[other].task != task and own in nodes), ""
         )
@@ -176,7 +166,7 @@ class Roles:
 
     def host(self, name: str) -> str:
         """Return the host of a node on a server; empty if the node is on its own machine."""
-        device = self.device(self.editor[name])
+        device = self.device(name)
         return host_of(device) if "/task:" in device else ""
 
     def stays_outside(self, name: str) -> bool:

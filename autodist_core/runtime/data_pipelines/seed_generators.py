@@ -171,7 +171,7 @@ def _part(graph: Any, node: Any) -> Any:
     """The dataset that ends with an operation, with the same generators and caches."""
     part = Editor.of(graph)
     (result,) = (each.name for each in graph.node if each.op == "_Retval")
-    part.edit(result).set_input(0, node.name)
+    part.change(result, inputs=[node.name])
     shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
     specs = tuple(map(tf.TensorSpec, shapes, node.attr["output_types"].list.type))
     variant = tf.raw_ops.DatasetFromGraph(graph_def=part.graph_def().SerializeToString())

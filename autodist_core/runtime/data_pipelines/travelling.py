@@ -189,9 +189,9 @@ def _with_seeds(graph: Any) -> Any:
         return None
     editor = Editor.of(graph)
     for number, node in enumerate(missing):
-        edit = editor.edit(node.name)
+        inputs = list(node.input)
         for name in ("seed", "seed2"):
-            value = tf.make_tensor_proto(1 + secrets.randbits(62), tf.int64)
-            source = edit.add("Const", f"{name}/{number}", dtype=tf.int64, value=value)
-            edit.set_input(inputs_of(node).index(name), source)
+            value = 1 + secrets.randbits(62)
+            inputs[inputs_of(node).index(name)] = editor.constant(f"{name}/{number}", value, tf.int64, node.device)
+        editor.change(node.name, inputs=inputs)
     return editor.graph_def()

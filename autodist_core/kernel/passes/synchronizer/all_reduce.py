@@ -11,12 +11,14 @@ are the factors of gradients that are products, where the strategy says so. A re
 zeros, or no rows.
 """
 
+from typing import cast
+
 import tensorflow as tf
 
 from autodist_core.kernel.draft import Draft, Rows
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, by_machines, reduce
-from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Rounds, Tensors
+from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Tensors
 from autodist_core.kernel.passes.synchronizer.factors import gather_factors
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.passes.synchronizer.rows import gather_rows
@@ -25,11 +27,10 @@ from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.grouping import grouped
-from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan, Synchronizer
+from autodist_core.strategy.synchronizers import BUCKET_BYTES, AllReducePlan
 
 _LEAST = 1 << 20
 """The bytes below which the limit of a bucket does not sink by itself: less was slower over links of 1 Gbit/s."""
-_HINTS = {"AUTO": "auto", "NCCL": "nccl", "RING": "ring"}
 
 
 class AllReduceSynchronizer(Kernel):
@@ -41,13 +42,10 @@ class AllReduceSynchronizer(Kernel):
     'CollectiveReduceV2: 0 -> 2'
     """
 
-    needs = ("local",)
-    provides = ("reduced", "collectives", "buckets", "added", "new_values")
-
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]
-        running: dict[Parcel, Rounds] = {}
+        parcels: list[Parcel] = []
         gathered: list[Gradient] = []
         factored: list[Gradient] = []
         for gradient in draft.step.item.gradients:
@@ -59,49 +57,38 @@ class AllReduceSynchronizer(Kernel):
             if gradient.indices or len(owners) == 1:
                 gathered.append(gradient)
                 continue
-            for parcel in _parcels(draft, gradient):
-                running[parcel] = COMPRESSORS[parcel.wire.form](parcel)
+            # A split variable has a parcel for each shard.
+            for each in draft.placement.plans[gradient.variable].pieces:
+                parcels.append(Parcel(draft, gradient, each.variable, cast(AllReducePlan, each.synchronizer)))
         _gather(draft, owners, gathered)
         gather_factors(draft, owners, factored)
-        sent = {parcel: next(rounds) for parcel, rounds in running.items()}
-        turn = 0
-        sums: dict[Parcel, Tensors] = {}
-        while sent:
-            sent = _round(draft, running, sent, turn, sums)
-            turn += 1
-        _put_together(draft, owners, sums)
+        _put_together(draft, owners, _summed(draft, parcels))
 
 
 def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> None:
     """Bring all replicas' rows to every replica, and what has one owner only to that one."""
-    if len(owners) > 1 and len({host_of(owner.device) for owner in owners}) > 1:
+    if len({host_of(owner.device) for owner in owners}) > 1:
         gather_rows(draft, owners, gradients)
         return
     for owner in owners:
         reduce_all(draft, gradients, owner)
 
 
-def _parcels(draft: Draft, gradient: Gradient) -> list[Parcel]:
-    """Return the parcels of a gradient: one, or one for each shard of a split variable."""
-    plan = draft.placement.plans[gradient.variable]
-    if not plan.shards:
-        return [Parcel(draft, gradient, _reduced(plan.synchronizer))]
-    return [Parcel(draft, gradient, _reduced(shard.synchronizer), plan.axis or 0, shard) for shard in plan.shards]
-
-
-def _round(
-    draft: Draft, running: dict[Parcel, Rounds], sent: dict[Parcel, Tensors], turn: int, done: dict[Parcel, Tensors]
-) -> dict[Parcel, Tensors]:
-    """Sum the tensors of one round; return the tensors of the next round, for the parcels that have one."""
-    loads = {parcel: _load(draft, parcel, tensors, turn) for parcel, tensors in sent.items()}
-    sums = reduce(draft, list(loads.values()))
-    further: dict[Parcel, Tensors] = {}
-    for parcel, load in loads.items():
-        try:
-            further[parcel] = running[parcel].send(sums[load])
-        except StopIteration as result:
-            done[parcel] = result.value
-    return further
+def _summed(draft: Draft, parcels: list[Parcel]) -> dict[Parcel, Tensors]:
+    """Sum what the parcels send, round by round; return the reduced gradients."""
+    running = {parcel: COMPRESSORS[parcel.wire.form](parcel) for parcel in parcels}
+    sent = {parcel: next(rounds) for parcel, rounds in running.items()}
+    turn, done = 0, dict[Parcel, Tensors]()
+    while sent:
+        loads = {parcel: _load(draft, parcel, tensors, turn) for parcel, tensors in sent.items()}
+        sums = reduce(draft, list(loads.values()))
+        turn, sent = turn + 1, {}
+        for parcel, load in loads.items():
+            try:
+                sent[parcel] = running[parcel].send(sums[load])
+            except StopIteration as result:
+                done[parcel] = result.value
+    return done
 
 
 def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]) -> None:
@@ -109,10 +96,10 @@ def _put_together(draft: Draft, owners: list[Owner], sums: dict[Parcel, Tensors]
     for gradient, parcels in grouped(sums, lambda parcel: parcel.gradient).items():
         for owner in owners:
             assert owner.replica is not None
-            ordered = sorted(parcels, key=lambda parcel: parcel.shard.index if parcel.shard else 0)
+            ordered = sorted(parcels, key=lambda parcel: parcel.variable.offset)
             values = [sums[parcel][owner.replica] for parcel in ordered]
             name = f"sent/{gradient.occurrence}/{naming.safe(gradient.variable)}/{owner.name}/whole"
-            total = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].axis)
+            total = draft.join(name, values, parcels[0].dtype, owner.device, parcels[0].variable.axis)
             draft.reduced[*gradient.key, owner.name] = Rows(total)
 
 
@@ -126,12 +113,7 @@ def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:
     return Load(lane, f"{parcel.label}/round{turn}", parcel.ready, parcel.wire.shapes[turn], tensors)
 
 
-def _reduced(synchronizer: Synchronizer) -> AllReducePlan:
-    assert isinstance(synchronizer, AllReducePlan)
-    return synchronizer
-
-
 def _hint(draft: Draft, spec: str) -> str:
     """Return the hint of a collective. NCCL needs GPUs; on other devices the runtime's ring computes the same sum."""
     on_gpu = all(":GPU:" in replica.name for replica in draft.placement.replicas)
-    return _HINTS[spec] if on_gpu or spec != "NCCL" else "ring"
+    return spec.lower() if on_gpu or spec != "NCCL" else "ring"

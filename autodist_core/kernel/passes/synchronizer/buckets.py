@@ -158,12 +158,10 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
         draft.buckets += 1
     sums: dict[Load, tuple[str, ...]] = {}
     for load in loads:
-        teams = _teams(draft.placement.replicas, load.lane.hint)
-        totals_of = {team: _total(draft, team, load, arrived.get((load, team), [])) for team in teams}
-        sums[load] = tuple(
-            totals_of[next(team for team in teams if replica in team)] or load.tensors[replica.index]
-            for replica in draft.placement.replicas
-        )
+        own: dict[Replica, str] = {}
+        for team in _teams(draft.placement.replicas, load.lane.hint):
+            own |= dict.fromkeys(team, _total(draft, team, load, arrived.get((load, team), [])))
+        sums[load] = tuple(own[each] or load.tensors[each.index] for each in draft.placement.replicas)
     return sums
 
 

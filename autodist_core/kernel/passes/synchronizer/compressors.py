@@ -29,7 +29,6 @@ from autodist_core.kernel.draft import Draft
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient, Variable
 from autodist_core.strategy import wire
-from autodist_core.strategy.compiled import Shard
 from autodist_core.strategy.synchronizers import AllReducePlan
 from autodist_core.strategy.wire import Wire
 
@@ -45,29 +44,22 @@ class Parcel:
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
     >>> draft = example_draft(AllReduce(), before="AllReduceSynchronizer")
-    >>> parcel = Parcel(draft, draft.step.item.gradients[0], AllReducePlan(compressor="HorovodCompressor"))
+    >>> gradient, plan = draft.step.item.gradients[0], AllReducePlan(compressor="HorovodCompressor")
+    >>> parcel = Parcel(draft, gradient, draft.step.variables["kernel"], plan)
     >>> parcel.local(), parcel.wire.dtype
     (('weighted/replica0/0/kernel', 'weighted/replica1/0/kernel'), 'float16')
     """
 
     draft: Draft
     gradient: Gradient
+    variable: Variable
+    """The variable, or the shard of it."""
     plan: AllReducePlan
-    axis: int = 0
-    shard: Shard | None = None
-
-    @cached_property
-    def variable(self) -> Variable:
-        """The variable, or the shard of it."""
-        variable = self.draft.step.variables[self.gradient.variable]
-        if self.shard is None:
-            return variable
-        return variable.part(self.shard.index, self.axis, self.shard.offset, self.shard.size, "")
 
     @cached_property
     def wire(self) -> Wire:
         """The types and shapes that travel."""
-        return wire.wire(self.plan, self.shape, self.dtype.name)
+        return wire.wire(self.plan, self.variable.shape, self.dtype.name)
 
     @property
     def label(self) -> str:
@@ -78,11 +70,6 @@ class Parcel:
     def dtype(self) -> tf.DType:
         """The type of the gradient."""
         return self.draft.type_of(self.gradient)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the sum."""
-        return self.variable.shape
 
     @property
     def seed(self) -> str:
@@ -114,11 +101,11 @@ class Parcel:
         if key not in draft.local:
             return ""
         values = draft.local[key].values
-        if self.shard is None:
+        if self.variable.name == self.gradient.variable:
             return values
-        begin = [self.shard.offset if axis == self.axis else 0 for axis in range(len(self.shape))]
+        begin = [self.variable.offset if axis == self.variable.axis else 0 for axis in range(len(self.variable.shape))]
         return draft.editor.trace(
-            f"{self.label}/{replica.prefix}/own", lambda values: tf.slice(values, begin, self.shape),
+            f"{self.label}/{replica.prefix}/own", lambda values: tf.slice(values, begin, self.variable.shape),
             {values: tf.TensorSpec(None, self.dtype)}, replica.device,
         )[0]
 
@@ -163,7 +150,7 @@ class Parcel:
         replica = self.draft.placement.replicas[index]
         name = f"{self.label}/{replica.prefix}/nothing"
         zero = tf.zeros((), self.dtype).numpy()
-        return self.draft.editor.trace(name, lambda: tf.fill(self.shape, zero), {}, replica.device)[0]
+        return self.draft.editor.trace(name, lambda: tf.fill(self.variable.shape, zero), {}, replica.device)[0]
 
 
 def _plain(parcel: Parcel) -> Rounds:
@@ -172,9 +159,9 @@ def _plain(parcel: Parcel) -> Rounds:
 
 def _half(parcel: Parcel) -> Rounds:
     """Send half precision. With error feedback, the rounding error of the cast is added to the next gradient."""
-    full = tf.TensorSpec(parcel.shape, parcel.dtype)
-    half = tf.TensorSpec(parcel.shape, tf.as_dtype(parcel.wire.dtype))
-    error = parcel.recall("error", parcel.shape) if parcel.wire.feedback else None
+    full = tf.TensorSpec(parcel.variable.shape, parcel.dtype)
+    half = tf.TensorSpec(parcel.variable.shape, tf.as_dtype(parcel.wire.dtype))
+    error = parcel.recall("error", parcel.variable.shape) if parcel.wire.feedback else None
     wanted = parcel.local()
     if error:
         wanted = parcel.on_each("wanted", tf.add, {wanted: full, error: full})
@@ -182,7 +169,7 @@ def _half(parcel: Parcel) -> Rounds:
     total = yield sent
     if error:
         left = parcel.on_each("left", _left_of_cast, {total: half, error: full, wanted: full, sent: half})
-        parcel.remember("error", parcel.shape, left)
+        parcel.remember("error", parcel.variable.shape, left)
     return parcel.on_each("reduced", lambda value: tf.cast(value, full.dtype), {total: half})
 
 
@@ -198,9 +185,9 @@ def _factors(parcel: Parcel) -> Rounds:
     factors are enough. The difference between a replica's gradient and its projection is added to the next gradient.
     """
     (rows, rank), (columns, _) = parcel.wire.shapes
-    full, matrix = tf.TensorSpec(parcel.shape, parcel.dtype), tf.TensorSpec((rows, columns), parcel.dtype)
+    full, matrix = tf.TensorSpec(parcel.variable.shape, parcel.dtype), tf.TensorSpec((rows, columns), parcel.dtype)
     tall, wide = tf.TensorSpec((rows, rank), parcel.dtype), tf.TensorSpec((columns, rank), parcel.dtype)
-    error = parcel.recall("error", parcel.shape)
+    error = parcel.recall("error", parcel.variable.shape)
     directions = parcel.recall("directions", (columns, rank), seed=parcel.seed)
     part = parcel.on_each(
         "part", lambda local, error: tf.reshape(local + error, (rows, columns)), {parcel.local(): full, error: full}
@@ -215,11 +202,11 @@ def _factors(parcel: Parcel) -> Rounds:
         "directions", lambda total, before: _unless_overflown(total, before, _orthonormal(total)),
         {total: wide, directions: wide},
     ), seed=parcel.seed)  # fmt: skip
-    parcel.remember("error", parcel.shape, parcel.on_each(
+    parcel.remember("error", parcel.variable.shape, parcel.on_each(
         "lost", _left_of_projection, {total: wide, error: full, part: matrix, basis: tall, right: wide}
     ))  # fmt: skip
     return parcel.on_each(
-        "reduced", lambda basis, total: tf.reshape(tf.matmul(basis, total, transpose_b=True), parcel.shape),
+        "reduced", lambda basis, total: tf.reshape(tf.matmul(basis, total, transpose_b=True), parcel.variable.shape),
         {basis: tall, total: wide},
     )
 
