@@ -7,13 +7,15 @@ draft's editor, and fields that kernels fill for later kernels, in the order of 
     PSSynchronizer    reduced     {("kernel", 0, "memory"): Rows("reduced/memory/0/kernel")}
     Barriers          barriers    {0: "barrier/0"}
     Outputs           outputs     ["joined/loss/done"]
+
+A kernel declares which fields it needs and which it provides (see `Kernel`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import tensorflow as tf
@@ -93,27 +95,14 @@ class Products:
     """The captured products with weights that are one product over the rows of several replicas."""
 
 
-@dataclass
-class Draft:
-    """A distributed step under construction. Replicas without examples take an idle step.
+@dataclass(kw_only=True)
+class Filled:
+    """What kernels fill for later ones. Each kernel declares the fields that it uses.
 
-    >>> from autodist_core.capture.example import example_step
-    >>> from autodist_core.kernel.example import example_placement
-    >>> from autodist_core.strategy import PS
-    >>> draft = Draft.of(example_step(), example_placement(PS()))
-    >>> draft.active, [replica.name for replica in draft.active_replicas]
-    ((0, 1), ['localhost:CPU:0', 'localhost:CPU:1'])
+    >>> Filled().buckets, sorted(FILLED)[:3]
+    (0, ['added', 'barriers', 'buckets'])
     """
 
-    # Given, and not changed by any kernel.
-    step: StepIndex
-    placement: Placement
-    slicing: Slicing
-    editor: Editor
-    targets: list[str] = field(default_factory=list)
-    """The nodes that the step must run: writes, assertions, sends."""
-
-    # Filled by kernels for later ones.
     compute: set[str] = field(default_factory=set)
     """The captured nodes of compute that are copied for every active replica."""
     local: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
@@ -138,6 +127,32 @@ class Draft:
     """The step's results for the whole batch."""
     steps: list[str] = field(default_factory=list)
     """The nodes to run so that everything in `targets` is done."""
+
+
+FILLED = frozenset(each.name for each in fields(Filled))
+
+
+@dataclass
+class Draft(Filled):
+    """A distributed step under construction. Replicas without examples take an idle step.
+
+    >>> from autodist_core.capture.example import example_step
+    >>> from autodist_core.kernel.example import example_placement
+    >>> from autodist_core.strategy import PS
+    >>> draft = Draft.of(example_step(), example_placement(PS()))
+    >>> draft.active, [replica.name for replica in draft.active_replicas]
+    ((0, 1), ['localhost:CPU:0', 'localhost:CPU:1'])
+    """
+
+    # Given, and not changed by any kernel.
+    step: StepIndex
+    placement: Placement
+    slicing: Slicing
+    editor: Editor
+    targets: list[str] = field(default_factory=list)
+    """The nodes that the step must run: writes, assertions, sends. Every kernel may add to them."""
+    provided: set[str] = field(default_factory=set)
+    """The names of the fields that kernels have provided; the runner fills it."""
 
     @staticmethod
     def of(item: GraphItem, placement: Placement, slicing: Slicing | None = None) -> Draft:

@@ -5,15 +5,20 @@ In: a draft and kernels. Out: a `Change` for each kernel; the kernels have added
     Barriers: NoOp: 0 -> 3
 
 A kernel is a small frozen value. Its fields are its options. `apply` adds nodes to a draft, the graph of one step for
-all replicas. No kernel changes the captured step. The finished graph is checked as a whole (`Editor.graph_def`).
+all replicas. No kernel changes the captured step. A kernel declares the fields of the draft that it needs and the
+fields that it provides, except `targets`, to which every kernel may add. The runner raises an error if the order is
+wrong, and gives a kernel a view of the draft that has the declared fields only. The finished graph is checked as a
+whole (`Editor.graph_def`).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, cast
 
 from autodist_core.errors import AutodistError, KernelError
-from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.draft import FILLED, Draft
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,13 @@ class Kernel(ABC):
     >>> Nothing().name
     'Nothing'
     """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """The fields of the draft that an earlier kernel must have provided."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """The fields that an earlier kernel may have provided, and that no later kernel may provide."""
+    provides: ClassVar[tuple[str, ...]] = ()
+    """The fields to which `apply` may add."""
 
     @property
     def name(self) -> str:
@@ -74,18 +86,72 @@ def run(draft: Draft, kernels: Sequence[Kernel]) -> tuple[Change, ...]:
     >>> [counts for counts in change.ops if counts[0] == "MatMul"]
     [('MatMul', 0, 4)]
     """
+    require_order(kernels, draft.provided)
     changes: list[Change] = []
     before = draft.editor.histogram()
     for kernel in kernels:
         try:
-            kernel.apply(draft)
+            kernel.apply(cast(Draft, _View(draft, kernel)))
         except (AutodistError, KeyError, ValueError) as error:
             done = ", ".join(change.kernel for change in changes) or "none"
             if not isinstance(error, AutodistError):
                 raise KernelError(f"kernel {kernel.name} failed: {error!r} (already run: {done}).") from error
             error.add_note(f"while running kernel {kernel.name} (already run: {done})")
             raise
+        draft.provided.update(kernel.provides)
         after = draft.editor.histogram()
         changes.append(Change.between(kernel.name, before, after))
         before = after
     return tuple(changes)
+
+
+class _View:
+    """A draft as one kernel sees it: what it needs can be read, what it provides can be changed, no other field."""
+
+    def __init__(self, draft: Draft, kernel: Kernel) -> None:
+        given = {name: value for name, value in vars(draft).items() if name not in FILLED}
+        seen = {name: getattr(draft, name) for name in {*kernel.needs, *kernel.reads} - {*kernel.provides}}
+        frozen = {name: _FROZEN[type(each)](each) if type(each) in _FROZEN else each for name, each in seen.items()}
+        self.__dict__.update(given, _draft=draft, _kernel=kernel, **frozen)
+
+    def __getattr__(self, name: str) -> Any:
+        self._require(name, name not in FILLED)
+        return getattr(self._draft, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._require(name, name == "targets")
+        setattr(self._draft, name, value)
+
+    def _require(self, name: str, free: bool) -> None:
+        if not free and name not in self._kernel.provides:
+            raise KernelError(f"kernel {self._kernel.name} does not declare how it uses draft.{name}.")
+
+
+_FROZEN: dict[type, Any] = {dict: MappingProxyType, set: frozenset, list: tuple}
+
+
+def require_order(kernels: Sequence[Kernel], provided: Set[str] = frozenset()) -> None:
+    """Raise a `KernelError` that lists every kernel which needs a field before an earlier kernel has provided it.
+
+    `provided` names the fields that kernels of an earlier run have provided.
+
+    >>> class Reduce(Kernel):
+    ...     needs, provides = ("local",), ("reduced",)
+    ...     def apply(self, draft): ...
+    >>> require_order([Reduce()])
+    Traceback (most recent call last):
+    autodist_core.errors.KernelError: kernels in the wrong order: Reduce needs draft.local, which no earlier kernel
+        provides.
+    """
+    wrong = []
+    for position, kernel in enumerate(kernels):
+        for name in kernel.needs:
+            if name not in provided and not any(name in earlier.provides for earlier in kernels[:position]):
+                wrong.append(f"{kernel.name} needs draft.{name}, which no earlier kernel provides")
+        for later in kernels[position + 1 :]:
+            wrong += [
+                f"{kernel.name} reads draft.{name}, which the later {later.name} provides"
+                for name in (*kernel.needs, *kernel.reads) if name in later.provides
+            ]
+    if wrong:
+        raise KernelError(f"kernels in the wrong order: {'; '.join(wrong)}.")

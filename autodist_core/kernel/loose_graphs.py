@@ -44,6 +44,8 @@ class Send(Kernel):
     ['queue/replica1', 'weighted/replica1/0/kernel', '^barrier/0']
     """
 
+    needs = ("local", "barriers")
+
     def apply(self, draft: Draft) -> None:
         """Add one enqueue for each active replica."""
         gradients = draft.step.item.gradients
@@ -67,6 +69,8 @@ class Receive(Kernel):
     >>> draft.local["kernel", 0, 1], list(draft.editor["barrier/0"].input)
     (Rows(values='receive/replica1', indices=''), ['^receive/replica0', '^receive/replica1'])
     """
+
+    provides = ("local", "barriers")
 
     def apply(self, draft: Draft) -> None:
         """Add one dequeue for each active replica, and the barriers."""

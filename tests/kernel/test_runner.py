@@ -1,6 +1,9 @@
 """Every kernel runs by itself on a draft, says what it changed, and is checked; `explain` knows all nodes it makes."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
@@ -12,8 +15,9 @@ from autodist_core.kernel.kernel import Change
 from autodist_core.strategy import PS, AllReduce, PartitionedPS, PSLoadBalancing, Sharded
 from tests.kernel.graphs import dense_item, draft_of, placed
 
-REPLICATOR, SERVERS, ORDER = (
-    next(kernel for kernel in PIPELINE if kernel.name == name) for name in ("Replicator", "PSSynchronizer", "Order")
+REPLICATOR, ALL_REDUCE, SERVERS, UPDATE, OUTPUTS, ORDER = (
+    next(kernel for kernel in PIPELINE if kernel.name == name)
+    for name in ("Replicator", "AllReduceSynchronizer", "PSSynchronizer", "Update", "Outputs", "Order")
 )
 
 
@@ -78,6 +82,11 @@ def test_a_defect_of_a_kernel_is_told_with_what_had_run():
     assert str(failure.value).endswith("(already run: Replicator, PSSynchronizer).")
 
 
+def test_a_kernel_without_what_it_builds_on_fails_by_name():
+    with pytest.raises(KernelError, match=r"AllReduceSynchronizer needs draft\.local, which no earlier"):
+        run(draft_of(dense_item(), AllReduce()), [ALL_REDUCE])
+
+
 def test_a_draft_is_refused_before_any_kernel_runs():
     item = dense_item()
     parts = replace(item, variables=tuple(replace(variable, aggregation="sum") for variable in item.variables))
@@ -103,6 +112,51 @@ def test_a_placement_prints():
         "  owner replica0 on /device:CPU:0: 2 variables",
         "  owner replica1 on /device:CPU:1: 2 variables",
     ]
+
+
+def test_kernels_in_the_wrong_order_are_refused_before_any_runs():
+    draft = draft_of(dense_item(), AllReduce())
+    with pytest.raises(KernelError) as failure:
+        run(draft, [ALL_REDUCE, REPLICATOR, OUTPUTS, UPDATE])
+    assert str(failure.value) == (
+        "kernels in the wrong order: AllReduceSynchronizer needs draft.local, which no earlier kernel provides; "
+        "AllReduceSynchronizer reads draft.local, which the later Replicator provides; "
+        "Outputs reads draft.returned, which the later Update provides; "
+        "Update needs draft.barriers, which no earlier kernel provides."
+    )
+    assert draft.editor.histogram() == {}
+
+
+@dataclass(frozen=True)
+class Uses(Kernel):
+    """Uses fields of the draft as a test says."""
+
+    use: Callable[[Draft], object]
+    needs: ClassVar = ("compute",)
+    provides: ClassVar = ("barriers",)
+
+    def apply(self, draft: Draft) -> None:
+        self.use(draft)
+
+
+@pytest.mark.parametrize(
+    "use, refused",
+    [
+        (lambda draft: draft.local, "does not declare how it uses draft.local"),
+        (lambda draft: draft.outputs.append("loss"), "does not declare how it uses draft.outputs"),
+        (lambda draft: setattr(draft, "compute", set()), "does not declare how it uses draft.compute"),
+        (lambda draft: setattr(draft, "editor", None), "does not declare how it uses draft.editor"),
+        (lambda draft: draft.compute.add("loss"), "'frozenset' object has no attribute 'add'"),
+        (lambda draft: draft.barriers.update({0: "barrier"}), None),
+        (lambda draft: draft.targets.append(min(draft.compute)), None),
+    ],
+    ids=["reads", "fills", "replaces what it needs", "replaces what is given", "changes what it needs", "", "targets"],
+)
+def test_a_kernel_sees_the_fields_that_it_declares(use, refused):
+    draft = draft_of(dense_item(), PS())
+    with pytest.raises((KernelError, AttributeError), match=refused) if refused else nullcontext():
+        run(draft, [REPLICATOR, Uses(use)])
+    assert draft.compute and not draft.outputs
 
 
 BUILDERS = {

@@ -36,6 +36,9 @@ class Barriers(Kernel):
     'NoOp: 0 -> 6'
     """
 
+    needs = ("compute",)
+    provides = ("barriers",)
+
     def apply(self, draft: Draft) -> None:
         """Add the barriers. The kernel `Update` lets its writes wait for them."""
         step = draft.step

@@ -50,6 +50,10 @@ class Compile(Kernel):
     [('PartitionedCall', 0, 2)]
     """
 
+    needs = ("outputs", "steps")
+    reads = ("compute",)
+    provides = ("outputs",)
+
     def apply(self, draft: Draft) -> None:
         """Replace the pieces by calls."""
         if not draft.step.item.jit_compile:

@@ -42,6 +42,8 @@ class GradientsInTurn(Kernel):
     []
     """
 
+    needs = ("reduced", "steps")
+
     def apply(self, draft: Draft) -> None:
         """Let products wait on each machine of which one replica owns all variables, and gradients for their sums."""
         for _, owners in draft.placement.at_each_host(draft.placement.owners) if draft.products.travelling else ():

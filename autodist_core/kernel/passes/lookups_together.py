@@ -52,6 +52,9 @@ class LookupsTogether(Kernel):
     ''
     """
 
+    reads = ("compute",)
+    provides = ("outputs",)
+
     def apply(self, draft: Draft) -> None:
         """Replace the messages of lookups in several tables of a server by one each way."""
         if not draft.placement.remote_rows:

@@ -34,6 +34,8 @@ class Order(Kernel):
     'NoOp: 6 -> 7'
     """
 
+    provides = ("steps",)
+
     def apply(self, draft: Draft) -> None:
         """Add the control edges and the nodes of the step."""
         touches: dict[str, list[tuple[int, bool, str]]] = {}

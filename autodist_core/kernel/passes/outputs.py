@@ -46,6 +46,10 @@ class Outputs(Kernel):
     'AddV2: 3 -> 4'
     """
 
+    needs = ("compute",)
+    reads = ("returned",)
+    provides = ("outputs",)
+
     def apply(self, draft: Draft) -> None:
         """Add the nodes that compute each output from all replicas' copies."""
         step = draft.step

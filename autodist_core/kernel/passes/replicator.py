@@ -39,6 +39,8 @@ class Replicator(Kernel):
     'MatMul: 0 -> 4'
     """
 
+    provides = ("compute", "local", "initializers")
+
     def apply(self, draft: Draft) -> None:
         """Copy compute, then multiply each replica's gradients by its share of the batch."""
         gradients = [name for gradient in draft.step.item.gradients for name in draft.sources(gradient)]

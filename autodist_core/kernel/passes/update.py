@@ -43,6 +43,10 @@ class Update(Kernel):
     'AssignSubVariableOp: 0 -> 2'
     """
 
+    needs = ("reduced", "barriers")
+    reads = ("local", "new_values")
+    provides = ("reduced", "returned", "added")
+
     def apply(self, draft: Draft) -> None:
         """Write what compressors keep, copy each owner's portion, and then what waits for reduced gradients."""
         for added, value, occurrence in draft.new_values:

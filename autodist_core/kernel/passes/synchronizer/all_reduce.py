@@ -42,6 +42,9 @@ class AllReduceSynchronizer(Kernel):
     'CollectiveReduceV2: 0 -> 2'
     """
 
+    needs = ("local",)
+    provides = ("reduced", "collectives", "buckets", "added", "new_values")
+
     def apply(self, draft: Draft) -> None:
         """Reduce every gradient whose variable is updated on all replicas."""
         owners = [owner for owner in draft.placement.owners if owner.replica is not None]

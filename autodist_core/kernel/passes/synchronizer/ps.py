@@ -38,6 +38,9 @@ class PSSynchronizer(Kernel):
     'AddN: 0 -> 1, AssignVariableOp: 0 -> 2'
     """
 
+    needs = ("local",)
+    provides = ("reduced",)
+
     mirrors: bool = True
     """Whether the mirrors get the new values after each update."""
 
