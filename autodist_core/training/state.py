@@ -335,10 +335,8 @@ class TrainingState:
             written = self.session.write_large(path, sorted(behind)) if path else frozenset()
             found = self.session.read_kept(sorted(behind - written))
         return [
-            replace(entry.spec, name=name) if name in written
-            else partial(array_of, found[name]) if name in found
-            else entry.read if name else entry.tf_variable.numpy
-            for name, entry in zip(names, entries, strict=True)
+            replace(entry.spec, name=name) if name in written else partial(array_of, found[name]) if name in found
+            else entry.read if name else entry.tf_variable.numpy for name, entry in zip(names, entries, strict=True)
         ]
 
     def release(self) -> None:

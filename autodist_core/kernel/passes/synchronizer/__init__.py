@@ -7,7 +7,8 @@ In: each replica's own gradients, `draft.local`. Out: the reduced gradients of e
 `all_reduce` gives the sum to every replica. `ps` gives it to one owner, and brings the owner's new value to the
 mirrors. `reduction` brings gradients to one owner. `buckets` merges and cuts tensors into collectives of about one
 size. `rows` brings the rows of sparse gradients to each machine, and `factors` the factors of gradients, by the same
-collective. `compressors` decides what is sent in place of a gradient.
+collective. `shard_factors` brings factors to the owners of shards. `compressors` decides what is sent in place of a
+gradient.
 """
 
 from autodist_core.kernel.passes.synchronizer.all_reduce import AllReduceSynchronizer
