@@ -14,6 +14,7 @@ from autodist_core.plan import plan_table
 from autodist_core.plan.headline import bytes_of_links
 from autodist_core.reports.step_plan import planned
 from autodist_core.step import naming
+from autodist_core.step.grouping import by_key
 from autodist_core.strategy import AllReduce, Parallax, PartitionedAR, Sharded
 from autodist_core.strategy.factor_rows import factor_rows
 from tests.capture.plain import dense_step, descend, gradients_of, trace
@@ -111,8 +112,8 @@ def test_batches_of_known_sizes_need_no_numbers_of_examples():
 
 
 def _large(norm: bool) -> GraphItem:
-    """Three layers of 4 MiB, a small one and a large one; with `norm`, the update needs all gradients."""
-    shapes = dict.fromkeys(("first", "second", "third"), (5, 1 << 17)) | {"small": (5, 4), "last": (5, 1 << 17)}
+    """Three layers of 8 MiB, a small one and a large one; with `norm`, the update needs all gradients."""
+    shapes = dict.fromkeys(("first", "second", "third"), (5, 1 << 18)) | {"small": (5, 4), "last": (5, 1 << 18)}
     variables = {name: tf.Variable(tf.ones(shape, tf.float64), name=name) for name, shape in shapes.items()}
 
     def step(tracer, x):
@@ -127,19 +128,24 @@ def _large(norm: bool) -> GraphItem:
     return _weighted(capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),))))
 
 
+@pytest.mark.parametrize(
+    "builder, products_of", [(AllReduce(factor_rows=1 << 20), "factors/replica"), (OF_SHARDS, "reduced/server_")],
+    ids=["AllReduce", "Sharded"],
+)  # fmt: skip
 @pytest.mark.parametrize("norm, waiting", [(False, 2), (True, 0)])
-def test_a_large_product_waits_for_the_write_of_the_one_two_before(norm, waiting):
-    graph = build(item := _large(norm), placed_on(item, AllReduce(factor_rows=1 << 20), 1, 1), examples=8).graph_def
-    for machine in ("replica0", "replica1"):
-        products = {
-            name.rsplit("/")[-1]: [source for source in node.input if source.startswith("^")]
-            for name, node in nodes_of(graph, "MatMul").items() if name.startswith(f"factors/{machine}/")
-        }
-        assert set(products) == {"first", "second", "third", "small", "last"}
-        held = {name: awaited for name, awaited in products.items() if awaited}
-        assert len(held) == waiting and "small" not in held
+def test_a_large_product_waits_for_the_write_of_the_one_two_before(norm, waiting, builder, products_of):
+    graph = build(item := _large(norm), placed_on(item, builder, 1, 1), examples=8).graph_def
+    found = by_key(
+        (name.split("/")[1], (name, [source for source in node.input if source.startswith("^")]))
+        for name, node in nodes_of(graph, "MatMul").items() if name.startswith(products_of)
+    )
+    assert len(found) == 2, "each machine has its own products"
+    for owner, products in found.items():
+        assert len(products) == 5
+        held = {name: awaited for name, awaited in products if awaited}
+        assert len(held) == waiting and not any("small" in name for name in held)
         for (awaited,) in held.values():
-            assert awaited.startswith(f"^update/{machine}/") and "AssignSubVariableOp" in awaited
+            assert awaited.startswith(f"^update/{owner}/") and "AssignSubVariableOp" in awaited
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Compute large gradients one after the other, so that few of them are in memory at one time.
 
-In: the products of factors (`synchronizer/factors.py`), the sums of gradients, and the writes of the update. Out:
-control edges. Two kinds of gradients would otherwise all exist at one time:
+In: the products of factors (`synchronizer/factors.py`, `shard_factors.py`), the sums of gradients, and the writes of
+the update. Out: control edges. Two kinds of gradients would otherwise all exist at one time:
 
 - A machine has the factors of all gradients before the first write, so it could multiply all of them. Each product
   waits until the gradient of the one two before is used, so that one product runs beside one write::
@@ -45,10 +45,13 @@ class GradientsInTurn(Kernel):
     needs = ("reduced", "steps")
 
     def apply(self, draft: Draft) -> None:
-        """Let products wait on each machine of which one replica owns all variables, and gradients for their sums."""
-        for _, owners in draft.placement.at_each_host(draft.placement.owners) if draft.products.travelling else ():
-            if len(owners) == 1:
-                _take_turns(draft, owners[0])
+        """Let products wait on each owner of shards, and on each machine of which one replica owns all other variables;
+        let gradients wait for their sums.
+        """
+        owners = draft.placement.owners
+        alone = [found[0] for _, found in draft.placement.at_each_host(owners) if len(found) == 1]
+        for owner in (*alone, *(each for each in owners if each.replica is None)) if draft.products.travelling else ():
+            _take_turns(draft, owner)
         _keep_pace(draft)
 
 
@@ -84,7 +87,8 @@ def _take_turns(draft: Draft, owner: Owner) -> None:
     variables = draft.step.variables
     large = [
         gradient for gradient in draft.step.item.gradients
-        if gradient.key in draft.products.travelling and variables[gradient.variable].byte_size >= _LEAST_BYTES
+        if gradient.key in draft.products.travelling and (*gradient.key, owner.name) in draft.reduced
+        and variables[gradient.variable].byte_size >= _LEAST_BYTES
     ]
     products = {naming.node_of(draft.reduced[*each.key, owner.name].values): each for each in large}
     writes = _writes(draft, owner, set(products))
