@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS
+from autodist_core.runtime.recovery.on_disk import array_of
 from autodist_core.step.graph_item import Variable
 
 _SMALL_BYTES = 4096
@@ -69,7 +70,7 @@ class Entry:
         if make is None or self._tensor().shape.rank != len(_NOTHING):
             return None
         with tf.init_scope():
-            return np.asarray(make(), self.tf_variable.dtype.as_numpy_dtype)
+            return np.asarray(array_of(make()), self.tf_variable.dtype.as_numpy_dtype)
 
     def fits(self, value: Any) -> bool:
         """Whether the variable may get this value, which another function than TensorFlow's would convert.

@@ -367,7 +367,7 @@ class TrainingState:
         self.release()
         for name, subscription in self._watched.items():
             unwatch(subscription)
-            wait_for(subscription.entry, partial(_last_safe, self.session, name), copies=True)
+            wait_for(subscription.entry, partial(self.session.last_safe, name), copies=True)
         self._watched, self._freed = {}, set()
 
     def _compare(self, name: str) -> Moment:
@@ -394,7 +394,3 @@ class TrainingState:
                     self._fill(found[name], value)
                     shown = as_shown(value, self._can_be_freed(name)) if moment.shown is not None else None
                     self._moments[name] = moment.after(Event.PULL, shown)
-
-
-def _last_safe(session: Session, name: str) -> np.ndarray:
-    return array_of(session.last_safe(name))

@@ -44,8 +44,6 @@ class Copies:
         """The handle of each copy that a step has asked for, by the copy's name."""
         self._made: dict[str, Any] = {}
         """The variables of TensorFlow that were made here, by the copy's name or that of a variable of a kernel."""
-        self._with_others: set[str] = set()
-        """The variables of which a copy was made here."""
 
     def add(self, variables: Iterable[Variable], own: Mapping[str, Any]) -> None:
         """Take variables up. `own` has the user's variable for each, where there is one."""
@@ -89,14 +87,13 @@ class Copies:
         if shared_name not in self._handles:
             variable, copy = self._all[shared_name]
             self._make(shared_name, copy.device, lambda: self._initial(variable, copy))
-            self._with_others.add(variable.part_of or variable.name)
         return self._handles[shared_name]
 
     def spread(self, names: Iterable[str]) -> None:
         """Give the other copies of these variables the value of the home."""
         for name in names:
             # A copy that no step has asked for gets the value of the home when it is made.
-            if name in self._homes and name in self._with_others:
+            if name in self._homes:
                 self._write(self.variables[name], self._read(self._handles[self._homes[name].shared_name], name))
 
     def write(self, name: str, value: np.ndarray) -> None:
