@@ -61,8 +61,8 @@ class Losses:
 
     unweighted: list[tuple[Any, Any]] = field(default_factory=list)
     """The losses of several values that `scale_loss` got, each with one of the tensors where its gradient begins."""
-    scaled: bool = False
-    """Whether a step of the user's own gives a loss to `scale_loss`."""
+    scaled: list[Any] = field(default_factory=list)
+    """What the step gets for the losses that it gives to `scale_loss`, and differentiates."""
     reduced: bool = False
     """Whether the step asked a compiled loss for one number. Keras reduced that loss, and it was corrected."""
     own_note: str = ""
@@ -96,10 +96,11 @@ def weighted(loss: Any, trace: Any) -> Any:
     >>> with_trace(step)
     (4.0, 3.0)
     """
-    if trace.recording is not None:
-        trace.losses.scaled = True  # it counts by the tensor with which its differentiation begins
-        return loss
-    _ask_of_step(loss, trace)
+    given = loss
+    summed = loss if trace.recording is None else counted(loss, trace)
+    _ask_of_step(summed, trace)
+    if summed is not loss:
+        loss = summed + tf.stop_gradient(loss - summed)
     share = None if loss.shape.rank else _by_rank(loss, trace.share(loss.dtype), 1.0)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -107,12 +108,13 @@ def weighted(loss: Any, trace: Any) -> Any:
         def backward(upstream: Any) -> Any:
             trace.weighting.append(tf.identity(upstream) if share is None else upstream * share)
             if share is None:
-                trace.losses.unweighted.append((loss, trace.weighting[-1]))
+                trace.losses.unweighted.append((given, trace.weighting[-1]))
             return trace.weighting[-1]
 
         return tf.identity(value), backward
 
-    return weighing(loss)
+    trace.losses.scaled.append(weighing(loss))
+    return trace.losses.scaled[-1]
 
 
 def require_asked(model: Any, step: Any, trace: Any) -> None:

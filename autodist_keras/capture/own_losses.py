@@ -7,7 +7,8 @@ which of them are added up, with which the step is captured. Marked functions ar
     losses, tf.reduce_sum(losses)           sums over the examples: their gradients are added up
     tf.reduce_sum(losses) + penalty         two terms, of which each counts by itself
 
-Each tape begins with a seed for each term. If all losses are means, the seeds change nothing.
+Each tape begins with a seed for each term. If all losses are means, the seeds change nothing. A loss that goes through
+`optimizer.scale_loss` is counted there (see `losses.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +37,16 @@ def recorded_in(model: Any, step: Any, trace: Any) -> Iterator[None]:
         yield
         return
 
-    with gradients.recorded(marks=False, known=trace.seen.known) as trace.recording:
+    def goes_elsewhere(targets: Sequence[Any]) -> bool:
+        scaled = {tensor.op.name for tensor in trace.losses.scaled}
+        return bool(scaled) and not scaled.isdisjoint(_behind(targets))
+
+    with gradients.recorded(marks=False, known=trace.seen.known, leaves=goes_elsewhere) as trace.recording:
         yield
+
+
+def _behind(tensors: Sequence[Any]) -> Mapping[str, Any]:
+    return reached_from([each.op for each in tensors if tf.is_symbolic_tensor(each)], sources)
 
 
 class OwnLosses:
@@ -61,7 +70,7 @@ class OwnLosses:
         self.known = gradients.of_gradients_by(self._recording.of_examples)
         """How the states of gradients with respect to tensors follow from others, by `id`."""
         if targets:
-            seen, behind = trace.seen, reached_from([each.op for each in targets], sources)
+            seen, behind = trace.seen, _behind(targets)
             # The value of an own compute_loss that is differentiated here counts as its state says.
             seen.asked = [
                 each for each in seen.asked if each.subject != STEPS_LOSS or each.made.op.name not in behind
@@ -86,10 +95,8 @@ class OwnLosses:
             return (), {}, note
         begun = [(seed, state) for seed, state in found if seed is not None]
         # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
-        over_replicas = self._trace.sums or self._trace.gathers
-        # A loss that goes through `scale_loss` does so, too: one number is multiplied then, and no gradient.
-        always = bool(over_replicas or (self._trace.losses.scaled and not self._recording.unseen))
-        return *gradients.weighed(begun, self._recording.of_examples, state_of, always=always), note
+        over_replicas = bool(self._trace.sums or self._trace.gathers)
+        return *gradients.weighed(begun, self._recording.of_examples, state_of, always=over_replicas), note
 
 
 def _applied(recording: gradients.Recording, trace: Any) -> list[gradients.Differentiation]:

@@ -99,6 +99,8 @@ class Recording:
     """Whether gradients get markers, and gradients that get none are refused."""
     known: Sequence[tuple[Any, Any]] = ()
     """Tensors that the front knows, with their states. They are terms of a loss that stay whole."""
+    leaves: Callable[[Sequence[Any]], bool] = lambda targets: False
+    """Whether the front itself says how targets count. Their differentiation is not recorded."""
     elsewhere: bool = False
     """Whether gradients were computed that are not recorded, such as those of a `jacobian`."""
     unseen: bool = False
@@ -294,6 +296,8 @@ def _differentiated(
         recording.elsewhere |= of_tensors or recording.is_here()
         return compute(target, given)
     whole = tf.nest.flatten(target)
+    if recording.leaves(whole):
+        return compute(target, given)
     targets, seeds = _terms(whole, given, flat, recording.known)
     found = recording.noted(targets, seeds or (), flat, tf.nest.flatten(compute(targets, seeds)))
     return tf.nest.pack_sequence_as(sources, found)
