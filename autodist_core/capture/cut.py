@@ -62,11 +62,6 @@ class _Apply:
     after: Afterwards
     linear: bool
 
-    def reads(self, graph: Any) -> set[str]:
-        """Return the names of the tensors that the operations behind the raw gradients read."""
-        names = (*self.between, *self.after.updating, *self.after.outside)
-        return {tensor.name for name in names for tensor in graph.get_operation_by_name(name).inputs}
-
 
 def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     """Cut a step at its gradients. `marks` maps the nodes of the update to their occurrences, and grows.
@@ -84,10 +79,11 @@ def cut(traced: Traced, marks: dict[str, int]) -> Cut:
     """
     found, refusals = Cut(), Refusals()
     applies = _applies(traced, marks)
-    moving = _moving(traced, applies)
+    # One norm may be that of the gradients of several: if one cut moves, all do.
+    moves = any(apply.after or not apply.linear for apply in applies)
     for apply in applies:
         names = {id(tensor): name_of(tensor) for gradient in apply.marked for tensor in gradient.markers}
-        if apply.occurrence in moving:
+        if moves:
             for index, (part, tensor) in enumerate(apply.raw.items()):
                 names[part] = f"gradient/{apply.occurrence}/{index}"
                 found.moved[names[part]] = tensor
@@ -133,21 +129,6 @@ def _applies(traced: Traced, marks: Mapping[str, int]) -> list[_Apply]:
         found.append(_Apply(occurrence, marked, ours, between, after, linear))
     refusals.require_none()
     return found
-
-
-def _moving(traced: Traced, applies: Sequence[_Apply]) -> set[int]:
-    """Return the occurrences whose cuts move.
-
-    If the cut of one moves, the cuts of those move whose gradients it reads, as for one norm of two optimizers.
-    """
-    moving = {apply.occurrence for apply in applies if apply.after or not apply.linear}
-    read = {apply.occurrence: apply.reads(traced.graph) for apply in applies}
-    while more := {
-        other.occurrence for apply in applies if apply.occurrence in moving for other in applies
-        if any(tensor.name in read[apply.occurrence] for tensor in other.raw.values())
-    } - moving:
-        moving |= more
-    return moving
 
 
 def _raw_gradient(tape: Tape, linearity: Linearity, gradient: Marked, marker: Any) -> Any:

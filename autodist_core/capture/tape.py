@@ -17,7 +17,7 @@ import os
 from typing import Any
 
 from autodist_core.capture.traced import Traced
-from autodist_core.capture.traversal import inputs_first, sources
+from autodist_core.capture.traversal import sources
 from autodist_core.seams import table as seams
 from autodist_core.step.draws import Draws, may_draw
 from autodist_core.step.op_types import FUNCTIONS
@@ -45,8 +45,7 @@ class Tape:
 
     def __init__(self) -> None:
         self._made: dict[Any, bool] = {}
-        self._behind: dict[Any, set[str]] = {}
-        """For each graph, the names of the operations that compute with what a tape made."""
+        self._known: dict[Any, bool] = {}
 
     def made(self, operation: Any) -> bool:
         """Whether an operation was created while gradients were computed."""
@@ -70,13 +69,20 @@ class Tape:
 
     def reaches(self, operation: Any) -> bool:
         """Whether a tape made an operation, or a value that the operation computes with, also in a nested graph."""
-        graph = operation.graph
-        if graph not in self._behind:
-            behind = self._behind[graph] = set()
-            for each in inputs_first(graph):
-                if any(source.name in behind for source in sources(each)) or self.made(each) or self.runs_one(each):
-                    behind.add(each.name)
-        return operation.name in self._behind[graph]
+        waiting = [operation]
+        while waiting:
+            current = waiting[-1]
+            if current in self._known:
+                waiting.pop()
+            elif self.made(current) or self.runs_one(current):
+                self._known[current] = True
+            else:
+                unknown = [source for source in sources(current) if source not in self._known]
+                if unknown:
+                    waiting.extend(unknown)
+                else:
+                    self._known[current] = any(self._known[source] for source in sources(current))
+        return self._known[operation]
 
     def runs_one(self, operation: Any) -> bool:
         """Whether an operation runs a graph with operations that a tape made."""

@@ -78,7 +78,7 @@ class Seen:
     inexact: dict[str, str] = field(default_factory=dict)
     """The notes on losses that compare examples by their definition, by the name of the loss."""
     numbers: list[Any] = field(default_factory=list)
-    """The numbers of a batch that count as their terms do (see `sums.py`)."""
+    """The terms of each number of a batch that counts as its terms do (see `sums.py`)."""
     asked: list[Asked] = field(default_factory=list)
     """The losses of which the analysis decides whether they are exact."""
     statistics: list[str] = field(default_factory=list)

@@ -26,6 +26,8 @@ from autodist_keras.capture.draws import place_of
 from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen
 
 _INEXACT = f"{INEXACT}: "
+_REMEDY = "verify(x, y) compares with one device"
+_REMEDY_OF_METRICS = "compare the metric with plain Keras's, for verify does not compare metrics"
 _WEIGHTED = (
     "; for a mean over the examples, let the metric update a keras.metrics.Mean with the mean and "
     "sample_weight=tf.shape(y_pred)[0], the number of examples"
@@ -89,15 +91,15 @@ def notes(
         owner = f"metric {metric!r}" if metric else names.owner(operation, within)
         where = f"{sentences.named(operation)} in {owner}"
         if metric:
-            note = sentences.undecided_metric(where)
+            note = sentences.undecided(where, _REMEDY_OF_METRICS)
             reported.setdefault(note, note)
         else:
-            note = sentences.undecided(where, "verify(x, y)") + names.at(operation, owner)
+            note = sentences.undecided(where, _REMEDY) + names.at(operation, owner)
             unknown.setdefault(note, note)
     for operation, within in found.of_gradients[:1]:
         owner = names.owner(operation, within)
         where = f"{sentences.named(operation)} in {owner}"
-        unknown.setdefault(where, sentences.of_gradient(where, "verify(x, y)") + names.at(operation, owner))
+        unknown.setdefault(where, sentences.of_gradient(where, _REMEDY) + names.at(operation, owner))
     trained |= {f"loss {name!r}": note for name, note in seen.inexact.items()}
     for asked in seen.asked:
         said = _of_loss(asked, state := _named(asked, found))

@@ -86,14 +86,13 @@ class OwnLosses:
         These are the seeds whose gradients are added up over the replicas, how those among them count that count by a
         power of the share, by operations' names, and the plan's notes on losses of which this is not known.
         """
-        found = [
+        begun = [
             (seed, gradients.seeded(state_of(target), state_of(seed) if tf.is_symbolic_tensor(seed) else SAME))
-            for target, seed in self._pairs
+            for target, seed in self._pairs if seed is not None
         ]
         note = (self._trace.losses.own_note,) if self._unknown and not self._trace.losses.reduced else ()
         if not self._pairs:
             return (), {}, note
-        begun = [(seed, state) for seed, state in found if seed is not None]
         # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
         over_replicas = bool(self._trace.sums or self._trace.gathers)
         return *gradients.weighed(begun, self._recording.of_examples, state_of, always=over_replicas), note

@@ -10,10 +10,7 @@ Only the finished trace tells which numbers are sums (see `mixing.py`). Then the
 whose degree is not 0 is multiplied. With one replica the factor is exactly 1.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -23,37 +20,25 @@ from autodist_core.capture.batch_axis import SAME, Linear, State, Sum
 from autodist_core.capture.gradients import Term, state_of_term, sum_of, terms_of, without
 
 
-@dataclass(frozen=True)
-class Number:
-    """A number of a batch: its terms, and the tensors whose states tell how each of them counts.
+def degrees(trace: Any, state_of: Callable[[Any], State]) -> tuple[tuple[int | None, ...], ...]:
+    """For each number of a step, the power of the batch size with which each of its terms grows.
 
+    It is None for a term that is neither a sum nor a mean.
+
+    >>> from types import SimpleNamespace
     >>> with tf.Graph().as_default():
-    ...     number = Number.of(tf.constant(1.0, name="total") + tf.constant(2.0), ())
-    >>> number.degrees(lambda tensor: Sum(int(tensor.op.inputs[0].op.name == "total")))
-    (1, 0)
+    ...     terms = terms_of(tf.constant(1.0, name="total") + tf.constant(2.0))
+    >>> trace = SimpleNamespace(seen=SimpleNamespace(known=(), numbers=[terms]))
+    >>> degrees(trace, lambda tensor: Sum(int(tensor.op.name == "total")))
+    ((1, 0),)
     """
+    known = {id(tensor): state for tensor, state in trace.seen.known}
 
-    terms: Sequence[Term]
-    behind: Mapping[int, Any]
-    """For each term and each number by which it is multiplied, an identity of it, by the `id` of the tensor."""
+    def degree(term: Term) -> int | None:
+        state = state_of_term(term, lambda tensor: known.get(id(tensor)) or state_of(tensor))
+        return state.degree if isinstance(state, Linear) else 0 if state == SAME else None
 
-    @classmethod
-    def of(cls, value: Any, known: Sequence[tuple[Any, State]]) -> Number:
-        """The terms of a value. Tensors of a known state stay whole."""
-        data = {
-            operation.name for operation in value.graph.get_operations()
-            if operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource
-        }
-        terms = terms_of(value, without(data), {id(tensor) for tensor, _ in known})
-        made = (tensor for term in terms for tensor in (term.tensor, *(number for number, _ in term.numbers)))
-        return cls(terms, {id(each): tf.identity(each) for each in made})
-
-    def degrees(self, state_of: Callable[[Any], State]) -> tuple[int | None, ...]:
-        """The power of the batch size with which each term grows; None if it is neither a sum nor a mean."""
-        found = [state_of_term(term, lambda tensor: state_of(self.behind[id(tensor)])) for term in self.terms]
-        return tuple(
-            state.degree if isinstance(state, Linear) else 0 if state == SAME else None for state in found
-        )
+    return tuple(tuple(map(degree, terms)) for terms in trace.seen.numbers)
 
 
 def looks_at_examples(value: Any) -> bool:
@@ -81,17 +66,21 @@ def counted(value: Any, trace: Any) -> Any:
         return value
     if not value.dtype.is_floating or any(value is tensor for tensor, _ in trace.seen.known):
         return value
-    number = Number.of(value, trace.seen.known)
-    trace.seen.numbers.append(number)
+    data = {
+        operation.name for operation in value.graph.get_operations()
+        if operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource
+    }
+    terms = terms_of(value, without(data), {id(tensor) for tensor, _ in trace.seen.known})
+    trace.seen.numbers.append(terms)
     place = len(trace.seen.numbers) - 1
-    degrees = trace.degrees[place] if place < len(trace.degrees) else ()
-    if not any(degrees):
+    of_terms = trace.degrees[place] if place < len(trace.degrees) else ()
+    if not any(of_terms):
         return tf.identity(value)  # Keras's reduction of it, of which the state is known, may be the number itself
     counted_once = [
         tf.cast(term.tensor, value.dtype) * trace.inverse_share(value.dtype) ** (degree or 0)
-        for term, degree in zip(number.terms, degrees, strict=True)
+        for term, degree in zip(terms, of_terms, strict=True)
     ]
-    result = sum_of(number.terms, counted_once, value.dtype)
-    if None not in degrees:
+    result = sum_of(terms, counted_once, value.dtype)
+    if None not in of_terms:
         trace.seen.known.append((result, Sum(0, result.op)))
     return tf.identity(result)

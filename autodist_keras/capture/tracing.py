@@ -36,7 +36,7 @@ from autodist_core.runtime import composites
 from autodist_core.seams.table import CONTROL_FLOW_GRAPH, CUSTOM_GRADIENT_IS_NAMED
 from autodist_core.training import Captured
 from autodist_keras import seams
-from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_losses
+from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_losses, sums
 from autodist_keras.capture.batch_norm_kernel import normalized
 from autodist_keras.capture.build_ahead import build_ahead
 from autodist_keras.capture.draws import place_of_draw
@@ -225,7 +225,7 @@ def trace_step(
     traced = capture.with_longest(capture.combined_as_written(traced))
     own = own_losses.OwnLosses(trace)
     found = mixing.followed(traced, trace.seen, own.known)
-    of_terms = tuple(number.degrees(found.state_of) for number in trace.seen.numbers)
+    of_terms = sums.degrees(trace, found.state_of)
     if not degrees and any(map(any, of_terms)):
         # Only the finished trace tells how the terms of these numbers count.
         return trace_step(model, step, data, specs, concat, fused_kernels, draws_as_one, of_terms)

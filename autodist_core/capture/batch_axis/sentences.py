@@ -109,33 +109,19 @@ def joined_otherwise(subject: str, result: UncombinedResult) -> str:
     return f"{rows} one device has the whole batch {state.outer} times, one behind the other"
 
 
-def of_gradient(operation: str, verify: str) -> str:
+def of_gradient(operation: str, remedy: str) -> str:
     """The sentence on an operation that computes with a gradient: gradients are not followed.
 
-    >>> of_gradient("Sqrt (norm)", "verify")
+    >>> of_gradient("Sqrt (norm)", "verify compares with one device")
     "whether the gradient that Sqrt (norm) uses is one device's is not known: verify compares with one device"
     """
-    return f"whether the gradient that {operation} uses is one device's is not known: {verify} compares with one device"
+    return f"whether the gradient that {operation} uses is one device's is not known: {remedy}"
 
 
-def undecided(operation: str, verify: str) -> str:
+def undecided(operation: str, remedy: str) -> str:
     """The sentence on an operation that may mix examples or not.
 
-    >>> undecided("Bincount (Bincount)", "verify")
+    >>> undecided("Bincount (Bincount)", "verify compares with one device")
     'whether Bincount (Bincount) mixes the examples of a batch is not known: verify compares with one device'
     """
-    return f"{_undecided(operation)}: {verify} compares with one device"
-
-
-def undecided_metric(operation: str) -> str:
-    """The same sentence on an operation of a metric: `verify` compares no metrics.
-
-    >>> undecided_metric("Bincount (Bincount) in metric 'counts'")  # doctest: +NORMALIZE_WHITESPACE
-    "whether Bincount (Bincount) in metric 'counts' mixes the examples of a batch is not known: compare the metric with
-    plain Keras's, for verify does not compare metrics"
-    """
-    return f"{_undecided(operation)}: compare the metric with plain Keras's, for verify does not compare metrics"
-
-
-def _undecided(operation: str) -> str:
-    return f"whether {operation} mixes the examples of a batch is not known"
+    return f"whether {operation} mixes the examples of a batch is not known: {remedy}"

@@ -30,6 +30,8 @@ from autodist_core.plan import INEXACT
 from autodist_core.reports.reasons import Reason
 from autodist_core.step.graph_item import Joined
 
+_REMEDY = "verify compares with one device"
+
 
 @dataclass(frozen=True)
 class Decided:
@@ -81,10 +83,6 @@ def decided_for_whole_batch(
     sums, of_parts = weighing.sums_of_two_kinds(traced.outputs, _terms(traced), state_of, made_for_all)
     hows = joins(traced.outputs, state_of, made_for_all, sums)
     inside = (*_joined_inside(traced, state_of), *given_to_all(again.given, state_of))
-    averaged = [
-        (index, output, state_of(output))
-        for index, (output, how) in enumerate(zip(traced.outputs, hows, strict=True)) if how == "mean"
-    ]
     combined = {addition.write.name for addition, _ in added if addition.operation.name in by_share}
     uncombined = tuple(each for each in found.uncombined_writes if each.operation.name not in combined)
     traced = replace(
@@ -96,7 +94,7 @@ def decided_for_whole_batch(
         traced, (*inside, *_joined(traced.outputs, hows)),
         said_of(replace(found, uncombined_writes=uncombined), (state for _, state in of_losses)),
         tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
-        reported=said_of_results(averaged),
+        reported=tuple(said_of_results(traced.outputs, hows, state_of)),
     )
 
 
@@ -160,7 +158,7 @@ def decided_for_each_replica(
         *said_of(replace(found, undecided=()), ()), *averaged_by_hand(traced, updates.differentiations),
         *summed_with_itself(traced),
     )
-    return Decided(traced, _joined(outputs, ["each"] * len(outputs)), notes, idle=idle)
+    return Decided(traced, _joined(outputs, ["each"] * len(outputs)), tuple(dict.fromkeys(notes)), idle=idle)
 
 
 def _losses(calls: Iterable[Differentiation]) -> list[tuple[Any, Any]]:
@@ -208,7 +206,7 @@ def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
     ]
     said += _of_losses(losses)
     said += [f"{INEXACT}: {sentences.kept('variable', each)}" for each in found.uncombined_writes]
-    said += [sentences.undecided(named(operation), "verify") + at(operation) for operation, _ in found.undecided]
+    said += [sentences.undecided(named(operation), _REMEDY) + at(operation) for operation, _ in found.undecided]
     return tuple(dict.fromkeys(said))
 
 
@@ -224,13 +222,15 @@ def _of_losses(losses: Iterable[State]) -> Iterator[str]:
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
 
 
-def said_of_results(results: Iterable[tuple[int, Any, State]]) -> tuple[str, ...]:
-    """The notes on numbers that the function returns, each with its position and its state. Variables are exact.
+def said_of_results(
+    outputs: Sequence[Any], hows: Sequence[str], state_of: Callable[[Any], State]
+) -> Iterator[str]:
+    """The notes on numbers that the function returns and that become a mean. Variables are exact.
 
-    >>> said_of_results([])
-    ()
+    >>> list(said_of_results([tf.constant(1.0)], ["mean"], lambda output: batch_axis.Sum(0)))
+    []
     """
-    reduced = [each for each in results if isinstance(each[2], batch_axis.Nonlinear)]
-    names = [f"result {index} ({output.dtype.name})" for index, output, _ in reduced]
-    uncombined = [UncombinedResult(index, state) for index, _, state in reduced]
-    return tuple(f"{INEXACT}: {said}" for said in map(sentences.joined_otherwise, names, uncombined))
+    for index, (output, how) in enumerate(zip(outputs, hows, strict=True)):
+        if how == "mean" and isinstance(state := state_of(output), batch_axis.Nonlinear):
+            result, found = f"result {index} ({output.dtype.name})", UncombinedResult(index, state)
+            yield f"{INEXACT}: {sentences.joined_otherwise(result, found)}"

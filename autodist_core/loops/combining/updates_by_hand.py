@@ -26,7 +26,7 @@ from autodist_core.plan import INEXACT
 
 
 def averaged_by_hand(traced: Traced, found: Sequence[Differentiation]) -> Iterator[str]:
-    """The notes on variables with the aggregation MEAN that a function updates by hand.
+    """The notes on variables with the aggregation MEAN that a function updates by hand, one for each assignment.
 
     >>> import tensorflow as tf
     >>> from dataclasses import replace
@@ -38,13 +38,11 @@ def averaged_by_hand(traced: Traced, found: Sequence[Differentiation]) -> Iterat
     ["not exact: variable 'kernel' has the aggregation MEAN"]
     """
     markers = {marker.op.name for call in found for marker in call.markers}
-    said: set[str] = set()
     for operation, variable in _assigned(traced, "mean"):
-        if operation.name not in traced.updates or variable.name in said:
+        if operation.name not in traced.updates:
             continue
         needed = reached_from([operation], sources, stop=is_reduced)
         if markers.intersection(needed):
-            said.add(variable.name)
             yield (
                 f"{INEXACT}: variable {variable.name!r} has the aggregation MEAN, and what is assigned to it is made "
                 "of gradients without an optimizer: here the replicas' gradients are added up, and tf.distribute takes "
@@ -63,16 +61,12 @@ def summed_with_itself(traced: Traced) -> Iterator[str]:
     >>> [note.partition(",")[0] for note in summed_with_itself(traced)]
     ["not exact: variable 'seen' has the aggregation SUM"]
     """
-    said: set[str] = set()
     for operation, variable in _assigned(traced, "sum"):
-        if operation.name in traced.updates or operation.type != "AssignVariableOp" or variable.name in said:
-            continue
-        if _is_addition(operation):
+        if operation.name in traced.updates or operation.type != "AssignVariableOp" or _is_addition(operation):
             continue
         needed = reached_from([operation.inputs[1].op], sources)
         handle = operation.inputs[0]
         if any(each.type == "ReadVariableOp" and each.inputs[0] is handle for each in needed.values()):
-            said.add(variable.name)
             yield (
                 f"{INEXACT}: variable {variable.name!r} has the aggregation SUM, and what is assigned to it is made of "
                 "its own value: here that value counts once, and tf.distribute adds up what the replicas assign, so it "

@@ -86,7 +86,23 @@ def _or_empty(batch: Any) -> Any:
     return tf.cond(batch.has_value(), batch.get_value, empty)
 
 
-class DistributedIterator(tf.distribute.DistributedIterator):
+class _OfElements:
+    """What a dataset and an iterator over elements have in common. What is `inside` has batches."""
+
+    inside: Any
+    _elements: Elements
+
+    @classmethod
+    def __tf_unflatten__(cls, metadata: Any, components: Any) -> Any:
+        return cls(*components, *metadata)
+
+    @property
+    def element_spec(self) -> Any:
+        """The types and shapes of an element, as a `tf.function` takes them for its `input_signature`."""
+        return self._elements.spec(self.inside.element_spec)
+
+
+class DistributedIterator(_OfElements, tf.distribute.DistributedIterator):
     """An iterator over elements, which works in Python and inside a `tf.function` that takes it.
 
     >>> iterator = iter(DistributedDataset(tf.data.Dataset.range(5).batch(3), Elements(2)))
@@ -110,15 +126,6 @@ class DistributedIterator(tf.distribute.DistributedIterator):
             if self._source is not None and tf.executing_eagerly():
                 self._source._fed_to_function(iterates=False)
         return (self._elements,), (self.inside,)
-
-    @classmethod
-    def __tf_unflatten__(cls, metadata: Any, components: Any) -> DistributedIterator:
-        return cls(*components, *metadata)
-
-    @property
-    def element_spec(self) -> Any:
-        """The types and shapes of an element, as a `tf.function` takes them for its `input_signature`."""
-        return self._elements.spec(self.inside.element_spec)
 
     def __iter__(self) -> DistributedIterator:
         return self
@@ -192,7 +199,7 @@ class OptionalElement:
         return self.elements.spec(self.batches[0].element_spec)
 
 
-class DistributedDataset(tf.distribute.DistributedDataset):
+class DistributedDataset(_OfElements, tf.distribute.DistributedDataset):
     """A dataset of values of each replica.
 
     >>> batches = DistributedDataset(tf.data.Dataset.range(5).batch(3), Elements(2))
@@ -223,15 +230,6 @@ class DistributedDataset(tf.distribute.DistributedDataset):
             # The dataset is becoming an argument of a traced function, whose iterator is made in the graph.
             read_by_pipeline(self.inside, self)
         return (self._elements,), (self.inside,)
-
-    @classmethod
-    def __tf_unflatten__(cls, metadata: Any, components: Any) -> DistributedDataset:
-        return cls(*components, *metadata)
-
-    @property
-    def element_spec(self) -> Any:
-        """The types and shapes of an element, as a `tf.function` takes them for its `input_signature`."""
-        return self._elements.spec(self.inside.element_spec)
 
     @property
     def cardinality(self) -> Any:

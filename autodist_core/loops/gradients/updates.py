@@ -227,8 +227,8 @@ class UpdateSearch:
 
     def _trained(self) -> list[tuple[int, Marked]]:
         """The gradients from which a variable's new value or a result is made, with their calls."""
-        made = {name for name in self._touches if self._is_write(name)} | self._results
-        made &= self._direct.keys() | self._late.keys()
+        writes = {name for name, touched in self._touches.items() if any(touch.writes for touch in touched)}
+        made = (writes | self._results) & (self._direct.keys() | self._late.keys())
         needed = reached_from(
             (operation for operation in self._operations if operation.name in made), sources,
             stop=lambda operation: operation.name in self._before,
@@ -242,13 +242,9 @@ class UpdateSearch:
         """The writes of trained variables. One that needs the batch besides is refused later, where this is said."""
         names = {self._name_of(handle_of(gradient.variable)) for _, gradient in trained}
         return {
-            name for name in self._touches
-            if self._is_write(name) and (name in self._direct or name in self._late)
-            and any(touch.writes and touch.variable in names for touch in self._touches[name])
+            name for name, touched in self._touches.items() if (name in self._direct or name in self._late)
+            and any(touch.writes and touch.variable in names for touch in touched)
         }
-
-    def _is_write(self, name: str) -> bool:
-        return any(touch.writes for touch in self._touches[name])
 
     def _take_shared_state(self, occurrence: dict[str, int]) -> None:
         """Add the writes of variables that the updates read and that depend on nothing of the batch: step counters.
