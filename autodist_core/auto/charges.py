@@ -100,7 +100,7 @@ class Charging:
                 server = DeviceSpec.parse(each.destinations[0])
                 passes = 1.5 if each.gathered else 1  # gathered for the forward and for the backward pass
                 gradient = float(sent)
-                if name in self.model.factors and self.examples <= each.factor_rows:
+                if name in self.model.factors and self._factors_travel(each.factor_rows):
                     gradient = self.examples / machines * sum(piece.variable.shape) * plan.variable.item_size
                 servers.append(Served(
                     server.address, gradient, float(passes * sent), float(times * size),
@@ -118,12 +118,14 @@ class Charging:
 
     def _of_factors(self, plan: VariablePlan) -> int:
         """The bytes of an example's factors where they travel in place of the gradient; else 0."""
-        each, machines = plan.synchronizer, self.cluster.machines
-        travels = (
-            isinstance(each, AllReducePlan) and not plan.shards and self.examples <= each.factor_rows
-            and len(machines) > 1 and not any(one.on_gpus or one.replicas > AT_ONCE_IN_AGENTS for one in machines)
-        )
+        each = plan.synchronizer
+        travels = isinstance(each, AllReducePlan) and not plan.shards and self._factors_travel(each.factor_rows)
         return self.model.factors.get(plan.variable.name, 0) if travels else 0
+
+    def _factors_travel(self, factor_rows: int) -> bool:
+        machines = self.cluster.machines
+        between = len(machines) > 1 and not any(one.on_gpus or one.replicas > AT_ONCE_IN_AGENTS for one in machines)
+        return between and self.examples <= factor_rows
 
     def _rows(self, plan: VariablePlan, interval: int, times: int) -> Charge:
         """The charge of a table: of each replica's rows, and of the rows that a server is asked for."""

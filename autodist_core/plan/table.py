@@ -246,6 +246,8 @@ def _sent_by_compressors(plans: Iterable[VariablePlan], as_factors: Collection[s
             name = f"wire_dtype={said.wire_dtype}" if isinstance(said, PSPlan) else said.compressor
             if name not in ("wire_dtype=", "NoneCompressor"):
                 form = PLAIN if plan.variable.is_sparse else each.wire.form
-                form = _AS_FACTORS if form != PLAIN and plan.variable.name in as_factors else form
+                # What is gathered travels in the smaller type also where gradients do not travel.
+                if form != PLAIN and plan.variable.name in as_factors and not plan.gathered:
+                    form = _AS_FACTORS
                 found.setdefault(name, set()).add(form)
     return found

@@ -21,8 +21,10 @@ True
 
 from __future__ import annotations
 
+import glob
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -34,12 +36,15 @@ from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.log import log
+from autodist_core.runtime.data_pipelines.failed_batches import in_one_line
 from autodist_core.runtime.large_reads import LARGE_BYTES, WITHOUT_KERNELS, Source, handle_of, rows_of
 from autodist_core.runtime.recovery.on_disk import fill, room
 from autodist_core.runtime.transfers import PIECE_BYTES, Piece, messages, pieces
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.grouping import grouped
 
+_NOT_JOINED = *WITHOUT_KERNELS, "float16", "uint16", "uint32", "uint64"
+"""How the names of types begin of which TensorFlow writes no parts, or does not join them when it reads."""
 _ALIGNED = 64
 """The bytes at a multiple of which each value begins."""
 
@@ -64,7 +69,7 @@ class WrittenParts:
         >>> WrittenParts.takes(Variable("bias", (10,), "float32"), [], "/job:run/task:0/device:CPU:0")
         False
         """
-        written = variable.byte_size >= LARGE_BYTES and not variable.dtype.startswith(WITHOUT_KERNELS)
+        written = variable.byte_size >= LARGE_BYTES and not variable.dtype.startswith(_NOT_JOINED)
         return written and any(host_of(copy.device) != host for _, copy in sources)
 
     def write(self, path: str, wanted: Wanted) -> bool:
@@ -74,27 +79,33 @@ class WrittenParts:
             with defer_interrupt():
                 self._made[key] = self._make(wanted)
         looks, writes, ends = self._made[key]
-        seen = Path(f"{path}.part-{uuid.uuid4().hex}")
-        seen.touch()
-        try:
-            found = self._call("a look at the folder of states", self._session.run, looks, {self._path: str(seen)})
-        finally:
-            seen.unlink()
-        if not all(map(len, found)):
-            log.debug("%s is not seen by all machines", seen.parent)
+        if not self._is_seen(path, looks):
             return False
         try:
-            error = self._call("the writing of a state", self._run, writes, path)
-            if error is None:
-                prefixes = [f"{path}{end}" for end in ends]
-                tf.raw_ops.MergeV2Checkpoints(
-                    checkpoint_prefixes=prefixes, destination_prefix=path, delete_old_dirs=False
-                )
-        except tf.errors.InvalidArgumentError as missing:
-            error = missing
-        if error is not None:
-            log.warning("The machines could not write to %s, so the program writes: %s", seen.parent, error.message)
-        return error is None
+            if (error := self._call("the writing of a state", self._run, writes, path)) is not None:
+                raise error
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=[f"{path}{end}" for end in ends], destination_prefix=path, delete_old_dirs=False
+            )
+        except tf.errors.OpError as failed:
+            if failed.op is not None and failed.op.type != "SaveV2":
+                raise
+            log.warning("The machines could not write %s, so the program writes: %s", path, in_one_line(failed))
+            return False
+        return True
+
+    def _is_seen(self, path: str, looks: Sequence[Any]) -> bool:
+        """Whether all machines see a file that the program makes where they are to write."""
+        seen = Path(f"{path}.part-{uuid.uuid4().hex}")
+        with suppress(OSError):  # the program meets it when it writes, and says so
+            seen.touch()
+        pattern = {self._path: glob.escape(str(seen))}
+        found = self._call("a look at the folder of states", self._session.run, looks, pattern)
+        with suppress(OSError):
+            seen.unlink()
+        if not (all_see := all(map(len, found))):
+            log.debug("%s is not seen by all machines", seen.parent)
+        return all_see
 
     def _run(self, writes: Sequence[Any], path: str) -> tf.errors.OpError | None:
         """Write; return the error of a file. The error of a lost machine is raised."""

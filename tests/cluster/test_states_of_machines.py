@@ -1,6 +1,7 @@
 """`Resume` where the machines see its folder: they write what they have of large variables themselves."""
 
 import re
+import shutil
 from pathlib import Path
 
 import keras
@@ -93,9 +94,22 @@ def test_the_program_writes_what_machines_cannot_write(network, shared, caplog):
     for command in (["mount", "--bind", folder, folder], ["mount", "-o", "remount,ro,bind", folder]):
         assert network.hosts[1].run(command).wait(timeout=20) == 0
     killed(train, network.pair(), Sharded(weights="gathered"), folder, kill(5))
-    assert "could not write" in caplog.text
+    (said, *_) = [record.getMessage() for record in caplog.records if "could not write" in record.message]
+    assert "Read-only file system" in said and "\n" not in said
     assert left(folder) == {"state-N.resume"}
     assert_same(*map(state_in_order, (train(HERE, "AllReduce", folder), alone())))
+
+
+def test_a_folder_that_is_deleted_ends_no_training(network, shared, caplog):
+    folder = shared / "gone"
+
+    def delete(batch, logs):
+        shutil.rmtree(folder, ignore_errors=True)
+
+    deleting = keras.callbacks.LambdaCallback(on_train_batch_end=delete)
+    found = train(network.pair(), Sharded(weights="gathered"), folder, deleting)
+    assert "a state was not saved" in caplog.text
+    assert_same(*map(state_in_order, (found, alone())))
 
 
 def test_a_folder_that_machines_do_not_see(network, tmp_path):

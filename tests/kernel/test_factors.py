@@ -260,6 +260,11 @@ def test_a_plan_counts_what_the_links_carry(builder, cpus):
     assert sum(row.step for row in table.rows) == pytest.approx(sum(links.values()), rel=0.05), "whole bytes"
 
 
+def test_gathered_weights_are_rounded_also_where_factors_travel():
+    builder = replace(OF_SHARDS, weights="gathered", wire_dtype="bfloat16")
+    assert "not exact: wire_dtype=bfloat16 is lossy" in _plan(_weighted(_item()), builder, (1, 1), 8)
+
+
 @pytest.mark.parametrize("cpus, examples", [((1, 1), 8), ((2, 1), 8), ((1, 1), 0)], ids=str)
 def test_owners_of_shards_multiply_columns_of_factors(cpus, examples):
     """Left and right are cut along their second axis, and share the other factor; last is cut along its first one."""

@@ -46,5 +46,14 @@ def test_what_is_read_is_what_was_written(axis: int, dtype: str, tmp_path, monke
     assert not [path for path in tmp_path.iterdir() if "part-" in path.name]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "uint16", "uint32", "uint64", "int4", "float8_e4m3fn"])
+def test_types_that_are_not_joined_pass_through_the_program(dtype: str):
+    there, here = (f"/job:run/replica:0/task:{task}/device:CPU:0" for task in (1, 0))
+    takes = [WrittenParts.takes(large, [(large, Copy("w", there))], here) for large in (
+        Variable("w", (1 << 20, 8), dtype), Variable("w", (1 << 20, 8), "float32"),
+    )]  # fmt: skip
+    assert takes == [False, True]
+
+
 def test_nothing_is_read_of_no_variables():
     assert read_parts("nowhere", []) == []

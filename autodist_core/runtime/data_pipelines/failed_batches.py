@@ -95,5 +95,16 @@ def why(message: str) -> str:
     return _BEHIND.split(text, maxsplit=1)[0].strip()
 
 
+def in_one_line(error: Exception) -> str:
+    """What went wrong, in one line. It stands behind where the operation was made.
+
+    >>> in_one_line(ValueError("Graph execution error:\\n\\nNode: 'R'\\n/x; No such file\\n\\t [[{{node R}}]]"))
+    '/x; No such file'
+    """
+    _, made, text = str(error).rpartition("\nNode: ")
+    said = why(text.partition("\n")[2] if made else text).partition("\n")[0]
+    return said.rpartition("}} ")[2].rstrip(".:")[:300] or type(error).__name__
+
+
 def _address(name: str) -> str:
     return DeviceSpec.parse(name).address

@@ -41,7 +41,7 @@ from autodist_core.kernel.placement.placement import Replica
 from autodist_core.log import log, stage
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.runtime.data_pipelines.batches import DataPipeline, DrawnBatch, DrawnRows, Pass, samples_of
-from autodist_core.runtime.data_pipelines.failed_batches import in_words, of_data, why
+from autodist_core.runtime.data_pipelines.failed_batches import in_one_line, in_words, of_data
 from autodist_core.runtime.data_pipelines.graphs import written
 from autodist_core.runtime.data_pipelines.seed_generators import short_nodes
 from autodist_core.runtime.data_pipelines.seed_probe import SPEC
@@ -149,7 +149,7 @@ class PipelinesOnMachines:
         except (tf.errors.OpError, BrokenOffError) as error:
             # If the network is broken, the next step says so.
             log.debug("a data pipeline does not run on the machines", exc_info=True)
-            pipeline.feed(f"a machine cannot make its first batch ({_short(error)})")
+            pipeline.feed(f"a machine cannot make its first batch ({in_one_line(error)})")
             return None
 
     def release(self) -> None:
@@ -348,10 +348,3 @@ def _begun(iterator: Any, made: Any, saved: Any, then: Any) -> Any:
         )
     with tf.control_dependencies([begun]):
         return tf.raw_ops.DestroyResourceOp(resource=then)
-
-
-def _short(error: Exception) -> str:
-    """What went wrong, in one line. It stands behind where the operation was made."""
-    _, made, text = str(error).rpartition("\nNode: ")
-    said = why(text.partition("\n")[2] if made else text).partition("\n")[0]
-    return said.rpartition("}} ")[2].rstrip(".:")[:300] or type(error).__name__

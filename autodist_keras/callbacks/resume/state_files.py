@@ -189,7 +189,7 @@ class StateFiles:
 
     def _finish(self, partial: Path, path: Path) -> None:
         for each in self.folder.glob(f"{path.stem}.*"):
-            with open(each, "rb+") as file:
+            with open(each, "rb") as file:  # machines' files may be another user's
                 os.fsync(file.fileno())
         os.rename(partial, path)
         folder = os.open(self.folder, os.O_RDONLY)
@@ -206,7 +206,8 @@ class StateFiles:
         whole = {path.stem for path in self._paths()}
         for path in self._named(_PART):
             if path.suffix == ".partial" or path.stem not in whole:
-                path.unlink()
+                with suppress(OSError):  # another user's, in a folder where each deletes only what is theirs
+                    path.unlink()
 
     def _paths(self) -> list[Path]:
         return sorted(self._named(_STATE), key=_number)
