@@ -18,6 +18,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
@@ -26,7 +27,7 @@ import tensorflow as tf
 from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.cluster.chief.fleet import Fleet
 from autodist_core.cluster.on_node.standby import become_agent_unless_chief
-from autodist_core.errors import NodeLostError
+from autodist_core.errors import NodeLostError, StrategyError
 from autodist_core.kernel import Placement, Tasks, inference, place
 from autodist_core.log import stage
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
@@ -138,9 +139,10 @@ class Sessions:
         """The placement of a session that only evaluates and predicts: of a step like this, if weights are gathered."""
         if not self.settings.strategy.reads_steps:
             weights = tuple(replace(each, trainable=each.kind == "model") for each in item.variables)
-            strategy = self.compile_strategy(replace(item, variables=weights))
-            if any(plan.gathered for plan in strategy.variables):
-                return self.placement(item, strategy)
+            with suppress(StrategyError):  # a strategy that refuses the model says so when the model is trained
+                strategy = self.compile_strategy(replace(item, variables=weights))
+                if any(plan.gathered for plan in strategy.variables):
+                    return self.placement(item, strategy)
         return inference(tuple(replica_devices(self.settings.resource_spec)), self._tasks)
 
     def _restart(self, error: NodeLostError) -> None:
