@@ -90,6 +90,8 @@ class Session(ABC):
     condition = Condition.READY
     """What the session can still do."""
 
+    on_one_machine = False
+    """Whether values that the session keeps need not come home between calls, unless the user wishes it."""
     known: tuple[str, ...] = ()
     """The variables that the steps of this session touch."""
 
@@ -146,8 +148,13 @@ class Session(ABC):
         del path, names
         return frozenset()
 
+    def keeps(self, name: str) -> bool:
+        """Whether `last_safe` has a large value for this variable, whatever happens: the user's needs no memory."""
+        del name
+        return False
+
     def last_safe(self, name: str) -> Any:  # noqa: B027 - most sessions keep no state besides their own
-        """The value of a variable in the last safe state, as it is kept (`recovery/on_disk.py`), whatever happens.
+        """The value of a variable in the last safe state, as it is kept (`recovery/on_disk.py`).
 
         None if this session keeps no state besides its own.
         """

@@ -4,16 +4,15 @@ In: a session, and the entries of the variables that its steps touch. Out: calls
 A front's step function calls `before_step`, runs the step of the session, and calls `end_step` and `after_step`.
 
 While a model trains, the session has the newer values. The memory of a variable is freed meanwhile, if the session
-keeps its last safe value on disk. A variable gets its current value before somebody sees it; `numpy()` and `assign` go
+keeps its value. A variable gets its current value before somebody sees it; `numpy()` and `assign` go
 to the session instead. A changed variable is loaded into the session before the next step. A variable that nobody sees
 is not moved. `watching.py` reports the looks. `life.Life` names the states of a variable, and
 `life.TRANSITIONS` the events that lead from one state to another.
 
 On one machine, a variable of the model may be a copy of the session itself, its **home** (`homes.py`): then it is never
-behind. If it is the only copy, it is not watched. If there are others, these follow before the next step.
-
-Sessions may share variables. A session that was used last has the newer values, and brings them to the variables before
-another one runs a step.
+behind. If it is the only copy, it is not watched. If there are others, these follow before the next step. What has no
+home stays in the session between two calls. Sessions may share variables: the one that was used last has the newer
+values, and brings them to the variables before another one runs a step.
 
 Between two calls nothing is watched, and `Session.rest` frees the session's copies on the program's machine before
 values come home. `release` keeps the memory of each value that came. TensorFlow then gives a variable that changes
@@ -38,7 +37,7 @@ from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
 from autodist_core.runtime.equal_arrays import same_memory
 from autodist_core.runtime.protocol import Session, Tie
-from autodist_core.runtime.recovery.on_disk import Kept, array_of
+from autodist_core.runtime.recovery.on_disk import array_of
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry, read_together
 from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
@@ -71,7 +70,7 @@ class TrainingState:
     def __init__(self, session: Session, stays_away: bool | None = None) -> None:
         self.session = session
         self.stays_away = stays_away
-        """Whether freed variables stay freed, and watched, between two calls; None if they do without first values."""
+        """Whether freed variables stay freed, and watched, between two calls; None if that depends on the session."""
         self._entries: dict[str, Entry] = {}
         self._moments: dict[str, Moment] = {}
         """The state of each variable whose state is not `Life.STALE`: few, while steps run and nobody looks."""
@@ -94,6 +93,11 @@ class TrainingState:
         self._patience = Patience(self._session_lock)
         self._value_lock = threading.RLock()
         """For comparing or writing a variable's value together with its `Moment`."""
+
+    @property
+    def leaves_values(self) -> bool:
+        """Whether freed variables stay freed, and watched, between two calls."""
+        return self.session.on_one_machine if self.stays_away is None else self.stays_away
 
     def watch(self, entries: Iterable[Entry]) -> None:
         """Begin to watch variables. Variables that are watched already stay watched."""
@@ -203,8 +207,8 @@ class TrainingState:
 
     def _can_be_freed(self, name: str) -> bool:
         """Whether the variable's value can come back whatever happens, and nobody reads it unseen."""
-        is_safe = isinstance(self.session.last_safe(name), Kept)
-        return is_safe and not any(name in read for read in self._iterators.values())
+        is_kept = self.session.keeps(name) and (self.leaves_values or not self.session.on_one_machine)
+        return is_kept and not any(name in read for read in self._iterators.values())
 
     def _fill(self, entry: Entry, value: np.ndarray | None = None) -> None:
         """Give a variable without a value one: this one, or that of the last safe state, or its first value."""
@@ -227,8 +231,6 @@ class TrainingState:
             read = set().union(*self._iterators.values())
             shown = {name for name, moment in self._moments.items() if moment.life is Life.STALE_HELD}
         entries = [self._entries[name] for name in sorted(shown | read)]
-        if not entries:
-            return
         with self._session_lock:
             self._pull(entries)
         for entry in entries:
@@ -321,7 +323,7 @@ class TrainingState:
             if again:
                 with self._value_lock:
                     self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
-            away = {name for name in self._freed if self.stays_away and self._can_be_freed(name)}
+            away = {name for name in self._freed if self.leaves_values and self._can_be_freed(name)}
             self._pull([each for name, each in self._entries.items() if name not in away])
 
     def values(self, entries: Sequence[Entry], path: str = "") -> list[Variable | Callable[[], np.ndarray]]:
@@ -340,7 +342,7 @@ class TrainingState:
         ]
 
     def release(self) -> None:
-        """Stop watching. The variables are instances of their own classes again."""
+        """Stop watching what does not stay away. These variables are instances of their own classes again."""
         with defer_interrupt(), self._session_lock, self._value_lock:
             # While they are still watched: who writes from here on changes the memory. Interrupted loose replicas may
             # still update the session. A view of a large variable would keep its memory: the session compares values.
@@ -349,7 +351,7 @@ class TrainingState:
                 name: self._entries[name].view() for name, moment in self._moments.items()
                 if together and moment.life is Life.CURRENT and name in self._watched and not self._can_be_freed(name)
             }
-            away = self._freed if self.stays_away else set()
+            away = self._freed if self.leaves_values else set()
             for name in sorted(self._freed - away):
                 self._fill(self._entries[name])
             for name in self._watched.keys() - away:
@@ -365,10 +367,12 @@ class TrainingState:
     def let_go(self) -> None:
         """Stop for good. The variables that are away wait for their last safe values."""
         self.release()
-        for name, subscription in self._watched.items():
-            unwatch(subscription)
-            wait_for(subscription.entry, partial(self.session.last_safe, name), copies=True)
-        self._watched, self._freed = {}, set()
+        for name in sorted(self._watched):
+            with defer_interrupt():
+                kept, subscription = self.session.last_safe(name), self._watched.pop(name)
+                unwatch(subscription)
+                wait_for(subscription.entry, partial(array_of, kept), copies=True)
+                self._freed.discard(name)
 
     def _compare(self, name: str) -> Moment:
         """Compare the model's value with the one that was shown, and return the variable's state."""

@@ -8,6 +8,7 @@ one that trains nothing. Whatever can be refused is refused before anything is r
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from autodist_core.auto import StepTimes
@@ -87,8 +88,7 @@ class Training:
         with defer_interrupt():
             self.state, self.trained, self._items, self._said = None, None, (), set()
         if state is not None:
-            state.let_go()
-            state.session.close()
+            _end(state)
 
     def close(self) -> None:
         """Free the devices and machines. The next step opens a new session."""
@@ -126,12 +126,8 @@ class Training:
     def pull(self) -> None:
         """Bring the whole state back to the variables, even if Ctrl-C is pressed during this."""
         if self.state is not None:
-            try:
-                with stage("bringing the state home"):
-                    _settle_and_pull(self.state)
-            except KeyboardInterrupt:
-                _settle_and_pull(self.state)
-                raise
+            with stage("bringing the state home"):
+                _even_if_interrupted(partial(_settle_and_pull, self.state))
 
     def release_kept(self) -> None:
         """Free the memory of the arrays that machines keep of the data."""
@@ -245,10 +241,8 @@ class Training:
         with defer_interrupt():
             self.state, self.trained, self._items = TrainingState(session, self._stays_away), trained, items
             self._compressors = None
-            if before is not None:
-                before.let_go()
         if before is not None:
-            before.session.close()
+            _end(before)
 
     @property
     def _stays_away(self) -> bool | None:
@@ -272,11 +266,28 @@ def updates(item: GraphItem) -> bool:
     return bool(item.gradients or StepIndex.of(item).update_of)
 
 
+def _end(state: TrainingState) -> None:
+    try:
+        with stage("keeping what the session has"):
+            _even_if_interrupted(state.let_go)
+    finally:
+        state.session.close()
+
+
+def _even_if_interrupted(action: Callable[[], object]) -> None:
+    """Do this, even if Ctrl-C is pressed while it is done."""
+    try:
+        action()
+    except KeyboardInterrupt:
+        action()
+        raise
+
+
 def _settle_and_pull(state: TrainingState) -> None:
     try:
         state.settle()
     finally:
-        if not state.stays_away:
+        if not state.leaves_values:
             state.session.rest()
         # Loose replicas may have failed. The state is pulled all the same.
         state.pull_all(again=state.session.condition is Condition.LOST)

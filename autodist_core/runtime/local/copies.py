@@ -15,6 +15,7 @@ import tensorflow as tf
 from autodist_core.kernel import Placement
 from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.placement import Copy
+from autodist_core.runtime.recovery.on_disk import fill, room
 from autodist_core.step.graph_item import Variable
 
 
@@ -113,8 +114,13 @@ class Copies:
         if (home := self._homes.get(name)) is not None:
             return self._read(self._handles[home.shared_name], name).numpy()
         sources = self._placement.read_from(variable)
-        found = [self._read(self.handle(copy.shared_name), variable.name).numpy() for _, copy in sources]
-        return found[0] if len(found) == 1 else np.concatenate(found, axis=sources[0][0].axis)
+        found = [(part, self._read(self.handle(copy.shared_name), name)) for part, copy in sources]
+        if len(found) == 1:
+            return found[0][1].numpy()
+        value = room(variable.shape, np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype))
+        for part, tensor in found:
+            fill(part.entries_of(value), tensor.numpy())
+        return value
 
     def drop(self) -> None:
         """Free what was made here."""

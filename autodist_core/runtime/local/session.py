@@ -29,6 +29,7 @@ from autodist_core.runtime.local.functions import RESOURCES, Collectives, functi
 from autodist_core.runtime.local.profile import Profile
 from autodist_core.runtime.local.step import LocalStep
 from autodist_core.runtime.protocol import SessionStep, Tie
+from autodist_core.runtime.recovery.on_disk import LARGE_BYTES, Kept, OnDisk
 from autodist_core.runtime.replicated import ReplicatedSession
 from autodist_core.runtime.timings import Run, Timings
 from autodist_core.step.graph_item import GraphItem, Variable
@@ -53,6 +54,8 @@ class LocalSession(ReplicatedSession):
     >>> session.close()
     """
 
+    on_one_machine = True
+
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
         self.copies = Copies(placement)
@@ -65,6 +68,7 @@ class LocalSession(ReplicatedSession):
         self._profile: Profile | None = None
         """What follows each operation, where somebody asked for that."""
         self._here = threading.local()
+        self._on_disk = OnDisk()
         self._half_done: set[str] = set()
         """The variables of which each copy may have what a step wrote that failed."""
 
@@ -106,6 +110,21 @@ class LocalSession(ReplicatedSession):
             with defer_interrupt():
                 value = self.copies.read(name)
             yield name, value
+
+    def keeps(self, name: str) -> bool:
+        """Whether the large value of a variable is on the devices only. A step that fails leaves it as it was."""
+        is_apart = self.copies.home(name) is None and self.placement.loose is None
+        return is_apart and self.copies.variables[name].byte_size >= LARGE_BYTES
+
+    def last_safe(self, name: str) -> Kept | np.ndarray:
+        """The current value of a variable. While another thread runs a step, its parts may be those of two steps."""
+        with defer_interrupt():
+            return self._on_disk.keep(self.copies.read(name), is_own=True)
+
+    def read_kept(self, names: Iterable[str]) -> Mapping[str, Kept | np.ndarray]:
+        """Read the current values of variables."""
+        self.settle()
+        return {name: self.last_safe(name) for name in names}
 
     def slot_of(self, arrays: Sequence[Any]) -> None:
         """Nothing: on one machine, the batch itself is what a step gets."""

@@ -156,6 +156,10 @@ class RecoveringSession(Session):
 
         return frozenset() if self._session is None else self._try_until_done(write)
 
+    def keeps(self, name: str) -> bool:
+        """Whether the large value of a variable is in the last safe state."""
+        return isinstance(self.last_safe(name), Kept)
+
     def last_safe(self, name: str) -> Kept | np.ndarray | None:
         """The value of a variable in the last safe state, as it is kept."""
         # What is still to be written is newer than what the session has.
@@ -170,7 +174,7 @@ class RecoveringSession(Session):
         if ran < 2 or self._session is None or not self._backup.current or self.placement.loose is not None:
             return
         sums = {each.name for item, *_ in self._added for each in item.variables if each.aggregation == "sum"}
-        names = {name for name in self.known if isinstance(self.last_safe(name), Kept)} - sums
+        names = {name for name in self.known if self.keeps(name)} - sums
         # Noted first: some may be gone even if the call fails.
         self._forgotten |= names
         with contextlib.suppress(NodeLostError, BrokenOffError):
