@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from autodist_core.errors import StrategyError
 from autodist_core.forecast.needs import foretold
 from autodist_core.plan.headline import headline
 from autodist_core.runtime.batch_slices import BatchSlicer
@@ -43,7 +44,8 @@ def announcement(session: Session, step: SessionStep, arrays: Sequence[Any], tot
 def too_large(session: Session, step: SessionStep, arrays: Sequence[Any], total: int) -> str:
     """What a training step needs where that does not fit; empty if it fits, or if nobody can tell.
 
-    A step that is small beside the memory is not looked at.
+    A step that is small beside the memory is not looked at. Where the variables alone do not fit, a StrategyError says
+    so: no batch is small enough.
 
     >>> from autodist_core.runtime.example import example_batch, example_session
     >>> from autodist_core.strategy import PS
@@ -53,5 +55,8 @@ def too_large(session: Session, step: SessionStep, arrays: Sequence[Any], total:
     >>> session.close()
     """
     batch = sum(prod(array.shape) * 8 for array in arrays if hasattr(array, "shape"))
-    memories = foretold(step.item, session.placement, total, least=batch)
-    return "; ".join(str(each) for each in memories if not each.fits)
+    found = [each for each in foretold(step.item, session.placement, total, least=batch) if not each.fits]
+    text = f"{'; '.join(map(str, found))}. plan(x, y) tells what would fit."
+    if any(each.weights + each.optimizer > (each.available or 0) for each in found):
+        raise StrategyError(f"The variables do not fit, whatever the batch: {text}")
+    return text if found else ""

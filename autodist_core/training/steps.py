@@ -260,8 +260,6 @@ class Steps(Generic[B, C]):
             self._training.say_once(f"{self._name}: {line}" if self._name else line)
 
     def _warn(self, state: TrainingState, step: SessionStep, batch: B) -> None:
-        # The first batch decides: a small last batch of an epoch needs no warning.
-        self._mentioned = True
         total, replicas = batch.total, len(state.session.placement.replicas)
         if total < replicas and any(each.has_rows for each in step.item.inputs):
             log.warning(
@@ -269,7 +267,9 @@ class Steps(Generic[B, C]):
                 amount(total, "example"), replicas - total, replicas,
             )
         if step.item.gradients and (text := too_large(state.session, step, batch.arrays, total)):
-            log.warning("%s. plan(x, y) tells what would fit.", text)
+            log.warning("%s", text)
+        # The first batch decides: a small last batch of an epoch needs no warning.
+        self._mentioned = True
 
 
 def _takes(spec: Any, seen: Any) -> bool:

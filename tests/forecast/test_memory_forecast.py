@@ -14,11 +14,13 @@ import pytest
 from autodist_core import ResourceSpec
 from autodist_core.cluster.agents.agent_handle import DESCRIBED
 from autodist_core.cluster.on_node.machine import cards, in_groups
+from autodist_core.errors import StrategyError
 from autodist_core.forecast import needs
 from autodist_core.reports import step_plan
 from autodist_core.strategy import Sharded
 from autodist_core.strategy.written import written
 from autodist_keras import DistributedModel
+from tests.support.compare import assert_same
 from tests.support.machines import machines
 from tests.support.models import stacked
 
@@ -73,6 +75,19 @@ def test_a_step_that_does_not_fit_is_said_with_a_batch_that_would(monkeypatch, c
             dm.fit(*batch(4096), batch_size=4096, verbose=0)
     said = [each.getMessage() for each in caplog.records if "the device has" in each.getMessage()]
     assert len(said) == 1 and said[0].endswith("plan(x, y) tells what would fit.")
+
+
+def test_variables_that_do_not_fit_are_refused_before_any_step(monkeypatch):
+    keras_model, data = model(), batch(64)
+    before = keras_model.get_weights()
+    with DistributedModel(keras_model, ResourceSpec.local(cpus=2)) as dm:
+        monkeypatch.setattr(needs, "available", lambda name, here, held=0: 1 << 20)
+        for _ in range(2):
+            with pytest.raises(StrategyError, match=r"do not fit, whatever the batch: .* the device has 1\.0 MiB"):
+                dm.fit(*data, verbose=0)
+        assert_same(dict(enumerate(before)), dict(enumerate(keras_model.get_weights())), tolerance=0.0)
+        monkeypatch.undo()
+        dm.fit(*data, verbose=0)
 
 
 @pytest.mark.parametrize(("devices", "second"), [("cpus", "10.0.0.2"), ("gpus", "10.0.0.2:GPU:0")])
