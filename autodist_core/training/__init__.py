@@ -5,7 +5,7 @@ show the session's values.
 """
 
 from autodist_core.training.compressor_state import CompressorState
-from autodist_core.training.entries import Entry
+from autodist_core.training.entries import Entry, has_value
 from autodist_core.training.failed_steps import raise_in_words
 from autodist_core.training.first_values import without_value
 from autodist_core.training.settings import SETTINGS, Settings
@@ -15,5 +15,5 @@ from autodist_core.training.training import Training
 
 __all__ = [
     "SETTINGS", "Captured", "CompressorState", "Entry", "Settings", "TrainingState", "Steps", "Training",
-    "raise_in_words", "without_value",
+    "has_value", "raise_in_words", "without_value",
 ]

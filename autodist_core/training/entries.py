@@ -61,13 +61,12 @@ class Entry:
         return np.asarray(self._tensor())
 
     def _tensor(self) -> Any:
-        with tf.init_scope():
-            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.tf_variable.dtype)
+        return _tensor_of(self.tf_variable)
 
     def first_value(self) -> np.ndarray | None:
         """The first value of a variable that was made without one (`first_values.py`) and has none yet; else None."""
         make = vars(self.tf_variable).get("make_first_value")
-        if make is None or self._tensor().shape.rank != len(_NOTHING):
+        if make is None or has_value(self.tf_variable):
             return None
         with tf.init_scope():
             return np.asarray(array_of(make()), self.tf_variable.dtype.as_numpy_dtype)
@@ -110,6 +109,20 @@ class Entry:
                 given = tf.raw_ops.DeepCopy(x=given)
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=given)
             vars(self.tf_variable).pop("make_first_value", None)
+
+
+def has_value(tf_variable: Any) -> bool:
+    """Whether a variable has a value. Else it is not made yet, or machines have it.
+
+    >>> has_value(tf.Variable([1.0, 2.0]))
+    True
+    """
+    return bool(_tensor_of(tf_variable).shape.rank != len(_NOTHING))
+
+
+def _tensor_of(tf_variable: Any) -> Any:
+    with tf.init_scope():
+        return tf.raw_ops.ReadVariableOp(resource=vars(tf_variable)["_handle"], dtype=tf_variable.dtype)
 
 
 def read_together(entry: Entry, entries: Sequence[Entry], freed: Collection[str]) -> list[Entry]:

@@ -7,7 +7,6 @@ seconds. If it is not certain that only the time changes, nothing is made here.
 
 >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
 >>> model.compile("adam", "mse")
->>> import tensorflow as tf
 >>> data = (tf.zeros((4, 3)), tf.zeros((4, 1)))
 >>> build_ahead(model, model.train_step, data, [tf.TensorSpec.from_tensor(part) for part in data])
 >>> model.optimizer.built
@@ -15,16 +14,19 @@ True
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from autodist_core.runtime import is_huge
-from autodist_core.training import without_value
+from autodist_core.training import has_value, without_value
 from autodist_keras.capture.first_parts import first_value
+from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.optimizers import unbuilt_optimizers
 from autodist_keras.seams import GLOBAL_ATTRIBUTE
 
 _ONLY_MAKE_VARIABLES = (
@@ -33,9 +35,6 @@ _ONLY_MAKE_VARIABLES = (
     keras.optimizers.Adamax, keras.optimizers.Nadam, keras.optimizers.Ftrl, keras.optimizers.Lamb,
 )
 """Optimizers whose `build` only makes variables. It may run before the trace."""
-
-_NEED_VALUES = (keras.optimizers.Nadam, keras.optimizers.Adafactor)
-"""Optimizers whose `build` gives a variable a number, which Keras refuses in a block `without_values()`."""
 
 _OF_SHAPES = {"accuracy", "acc", "crossentropy", "ce"}
 """Metrics that Keras chooses by the shapes of targets and predictions. Only the trace knows these for certain."""
@@ -59,10 +58,23 @@ def _build_optimizer(model: Any) -> None:
     optimizer = model.optimizer
     if optimizer is None or type(optimizer) not in _ONLY_MAKE_VARIABLES or optimizer.built:
         return
-    with_values = type(optimizer) in _NEED_VALUES or has_values(model.trainable_variables)
-    values = nullcontext() if with_values else without_values()
-    with values, keras.name_scope(optimizer.name, caller=optimizer):
+    with slots_as_weights(model), keras.name_scope(optimizer.name, caller=optimizer):
         optimizer.build(model.trainable_variables)
+
+
+@contextmanager
+def slots_as_weights(model: Any) -> Iterator[None]:
+    """Let the optimizers of a model make variables without values for weights without values."""
+    with ExitStack() as hooks:
+        for optimizer in unbuilt_optimizers(model):
+            make = partial(_made_as, optimizer.add_variable_from_reference)
+            hooks.enter_context(hook(optimizer, "add_variable_from_reference", make))
+        yield
+
+
+def _made_as(make: Callable[..., Any], reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+    with nullcontext() if has_values([reference_variable]) else without_values():
+        return make(reference_variable, *args, **kwargs)
 
 
 def _build_loss_and_metrics(model: Any, data: Any, specs: Sequence[Any]) -> None:
@@ -134,11 +146,12 @@ def _assigned(variable: Any, value: Any) -> Any:
 
 
 def has_values(variables: object) -> bool:
-    """Whether none of these variables was made without a value.
+    """Whether all of these variables have their values here: none waits for it, or has it on the machines only.
 
     >>> with without_values():
     ...     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     >>> has_values(model.variables), has_values([])
     (False, True)
     """
-    return not any("make_first_value" in vars(variable.value) for variable in keras.tree.flatten(variables))
+    own = (variable.value for variable in keras.tree.flatten(variables))
+    return all(has_value(each) for each in own if isinstance(each, tf.Variable))

@@ -38,7 +38,7 @@ from autodist_core.training import Captured
 from autodist_keras import seams
 from autodist_keras.capture import batch_norm, custom_gradients, losses, mixing, mixing_notes, own_losses, sums
 from autodist_keras.capture.batch_norm_kernel import normalized
-from autodist_keras.capture.build_ahead import build_ahead
+from autodist_keras.capture.build_ahead import build_ahead, slots_as_weights
 from autodist_keras.capture.draws import place_of_draw
 from autodist_keras.capture.losses import Losses
 from autodist_keras.capture.metric_weights import weighted_metrics
@@ -314,7 +314,7 @@ def _trace(
 
 @contextmanager
 def _hooks(model: Any, trace: Trace, fused_kernels: bool) -> Iterator[None]:
-    with ExitStack() as hooks:
+    with slots_as_weights(model), ExitStack() as hooks:
         for optimizer in optimizers_of(model):
             hooks.enter_context(hooked_optimizer(optimizer, trace))
             if fused_kernels:

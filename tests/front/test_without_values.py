@@ -1,6 +1,7 @@
 """Models that are built without values: planned at any size, trained from what Keras would have drawn."""
 
 import contextlib
+import gc
 
 import keras
 import numpy as np
@@ -8,7 +9,10 @@ import pytest
 
 from autodist_core import ResourceSpec
 from autodist_core.errors import ResourceSpecError
+from autodist_core.runtime.local import session as local_session
 from autodist_core.runtime.recovery import on_disk
+from autodist_core.strategy import Sharded
+from autodist_core.training import has_value
 from autodist_keras import DistributedModel, without_values
 from tests.support.compare import assert_same, state_in_order
 
@@ -90,6 +94,83 @@ def test_all_looks_see_the_value_that_is_trained():
         dm.fit(X, Y, batch_size=12, verbose=0)
     change = np.abs(model.layers[0].kernel.numpy() - first)
     assert 0 < change.max() < 0.02
+
+
+class Summed(keras.optimizers.Optimizer):
+    """An optimizer of one's own, whose slots begin with ones."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.sums = [self.add_variable_from_reference(each, "sum", initializer="ones") for each in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        total = self.sums[self._get_variable_index(variable)]
+        self.assign(total, 0.9 * total + gradient)
+        self.assign_sub(variable, 0.01 * total)
+
+
+OPTIMIZERS = {
+    "Nadam": lambda: keras.optimizers.Nadam(0.01), "Adafactor": lambda: keras.optimizers.Adafactor(0.01),
+    "Muon": lambda: keras.optimizers.Muon(0.01), "one of one's own": lambda: Summed(0.01),
+    "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
+    "from the weights": lambda: keras.optimizers.ScheduleFreeAdamW(0.01),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.usefixtures("float64")
+def test_every_optimizer_makes_the_values_of_its_slots_later(optimizer, monkeypatch):
+    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+    plain, model = made(), made(without_values())
+    plain.compile(optimizer(), "mse")
+    model.compile(optimizer(), "mse")
+    strategy = Sharded(weights="gathered", whole_bytes=0)
+    with DistributedModel(model, ResourceSpec.local(cpus=2), strategy, share_memory=False) as dm:
+        dm.plan(X, Y)
+        slots = [each for each in model.optimizer.variables if each.shape == model.layers[0].kernel.shape]
+        assert slots
+        assert not any(has_value(each.value) for each in slots)
+        plain.fit(X, Y, **OPTIONS)
+        dm.fit(X, Y, **OPTIONS)
+    assert_same(state_in_order(plain), state_in_order(model))
+
+
+@pytest.mark.parametrize("kept", [None, "model"])
+@pytest.mark.usefixtures("float64")
+def test_on_one_machine_the_model_has_no_second_copy_of_what_is_split(kept, monkeypatch):
+    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+    plain, model = made(), made()
+    kernel = model.layers[0].kernel.value
+    options = {"resource_spec": ResourceSpec.local(cpus=3), "share_memory": False, "keep_state": kept}
+    with DistributedModel(model, strategy=Sharded(weights="gathered", whole_bytes=0), **options) as dm:
+        for call in (lambda each: each.fit(X, Y, **OPTIONS), lambda each: each.train_on_batch(X, Y)):
+            call(plain)
+            call(dm)
+            assert has_value(kernel) == (kept == "model")
+            assert dm.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-12)
+            assert_same(state_in_order(plain), state_in_order(model))
+        kernel.assign(2 * kernel)
+        plain.layers[0].kernel.assign(2 * plain.layers[0].kernel)
+        plain.fit(X, Y, **OPTIONS)
+        dm.fit(X, Y, **OPTIONS)
+        np.testing.assert_allclose(model(X), plain(X), rtol=1e-12)
+        dm.strategy = "PS"
+        plain.fit(X, Y, **OPTIONS)
+        dm.fit(X, Y, **OPTIONS)
+    assert_same(state_in_order(plain), state_in_order(model))
+
+
+@pytest.mark.usefixtures("float64")
+def test_what_devices_have_outlives_the_front(monkeypatch):
+    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+    plain, model = made(), made()
+    DistributedModel(model, ResourceSpec.local(cpus=3), "PartitionedPS", share_memory=False).fit(X, Y, **OPTIONS)
+    plain.fit(X, Y, **OPTIONS)
+    gc.collect()
+    assert not has_value(model.optimizer.variables[2].value)
+    model.fit(X, Y, **OPTIONS)
+    plain.fit(X, Y, **OPTIONS)
+    assert_same(state_in_order(plain), state_in_order(model))
 
 
 def test_a_model_of_any_size_is_planned():
