@@ -107,12 +107,34 @@ def bytes_of_links(
             size = each.wire.bytes
             if isinstance(each.synchronizer, PSPlan):
                 server = DeviceSpec.parse(each.synchronizer.destinations[0]).address
-                others = [node for node in nodes if node != server]
-                found[server] += (2 if plan.gathered else 1) * count * size * len(others)
-                for node in others:
-                    found[node] += (count - len(of_factors)) * size
+                for node in nodes:
+                    found[node] += (count - len(of_factors)) * size if node != server else 0
             else:
                 of_each += 2 * (count - len(of_factors)) * size * (len(nodes) - 1) / len(nodes)
         for node in nodes:
             found[node] += of_each
-    return found
+    values = Counter(bytes_of_values(plans, nodes, times))
+    return {node: size + values[node] for node, size in found.items()}
+
+
+def bytes_of_values(
+    plans: Sequence[VariablePlan], nodes: Sequence[str], times: Mapping[str, int], gathered: bool = False
+) -> dict[str, float]:
+    """The bytes of values that each server sends in a step, or those of weights that are gathered.
+
+    Gathered weights travel for the forward pass and for the backward pass, others once.
+
+    >>> from autodist_core.step.graph_item import Variable
+    >>> served = VariablePlan(Variable("kernel", (250,), "float32"), PSPlan(("10.0.0.1:CPU:0",)))
+    >>> nodes = ["10.0.0.1", "10.0.0.2"]
+    >>> bytes_of_values([served], nodes, {}), bytes_of_values([served], nodes, {}, gathered=True)
+    ({'10.0.0.1': 1000.0}, {})
+    """
+    found = defaultdict[str, float](float)
+    for plan in plans:
+        for each in plan.pieces if not plan.variable.is_sparse and (plan.gathered or not gathered) else ():
+            if isinstance(each.synchronizer, PSPlan):
+                server = DeviceSpec.parse(each.synchronizer.destinations[0]).address
+                often = (2 if plan.gathered else 1) * max(times.get(plan.variable.name, 1), 1)
+                found[server] += often * each.wire.bytes * len([node for node in nodes if node != server])
+    return dict(found)

@@ -44,6 +44,8 @@ class WireTime:
     """The number of variables whose rows travel, too, and do not count."""
     factored: int = 0
     """The number of variables of which the factors of the gradient travel."""
+    gathered: float = 0.0
+    """The bytes among these of gathered weights."""
 
     @property
     def seconds(self) -> float:

@@ -10,7 +10,7 @@ from html import escape
 from autodist_core.auto import beside_measured
 from autodist_core.kernel import bytes_of_example, factored
 from autodist_core.plan import Shown
-from autodist_core.plan.headline import bytes_of_links
+from autodist_core.plan.headline import bytes_of_links, bytes_of_values
 from autodist_core.reports.step_times import TimeTable, WireTime, time_of_parts
 from autodist_core.reports.time_text import text_of
 from autodist_core.resource_spec import DeviceSpec, ResourceSpec
@@ -88,8 +88,9 @@ def _wire_time(
             slices = fed * addresses.count(node) / len(addresses)
             links[node] += slices
             links[chief] += slices
+    gathered, count = bytes_of_values(strategy.variables, nodes, times, gathered=True), sum(map(len, factors.values()))
     found = (
-        WireTime(node, size, spec.network_bandwidth[node], sparse, sum(map(len, factors.values())))
+        WireTime(node, size, spec.network_bandwidth[node], sparse, count, gathered.get(node, 0.0))
         for node, size in links.items()
     )
     return max(found, key=lambda each: each.seconds)

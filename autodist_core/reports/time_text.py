@@ -113,9 +113,10 @@ def bounds(table: TimeTable) -> Iterator[str]:
         return
     some = f"{amount(wire.sparse, 'sparse variable')}"
     rows = f", without the rows of {some}" if wire.sparse else ""
+    gathered = f" ({format_bytes(round(wire.gathered))} of gathered weights)" if wire.gathered else ""
     yield (
-        f"{arithmetic}; {milliseconds(wire.seconds)} of wire on {wire.node}: {format_bytes(round(wire.bytes))} at "
-        f"network_bandwidth {wire.gbit:g} Gbit/s{rows}"
+        f"{arithmetic}; {milliseconds(wire.seconds)} of wire on {wire.node}: {format_bytes(round(wire.bytes))}"
+        f"{gathered} at network_bandwidth {wire.gbit:g} Gbit/s{rows}"
     )
 
 
@@ -174,9 +175,12 @@ def _of_the_wire(table: TimeTable, wire: WireTime) -> str:
             f"raise batch_size, {often}. The bytes take {milliseconds(of_bytes)}, and the rest is waiting for "
             "messages, however short, and for other machines"
         )
-    if wire.factored:
+    if wire.factored and not wire.gathered:
         return (
             f"of {amount(wire.factored, 'gradient')} the factors travel, and their bytes grow with the batch. Raise "
             "batch_size far above the factor_rows of the plan, so that gradients travel, and less often"
         )
+    if wire.gathered:
+        saved = milliseconds(wire.seconds * wire.gathered / wire.bytes / 2)
+        return f"raise batch_size, {often}, or keep whole weights where memory allows (Sharded()), which saves {saved}"
     return f"raise batch_size, {often}, or let fewer bytes travel by a compressor of AllReduce, which is not exact"
