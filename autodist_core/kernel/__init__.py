@@ -12,6 +12,7 @@ In: a captured step, and a placement (`place`). Out: a `DistributedGraph` (`buil
 from autodist_core.kernel.analysis.alike_writes import mixed_results, with_alike_updates
 from autodist_core.kernel.analysis.compilable import compilable
 from autodist_core.kernel.analysis.factored import Factors, bytes_of_example, factored, factors
+from autodist_core.kernel.analysis.ownership import slots
 from autodist_core.kernel.analysis.seeds import drawn_by_replicas, drawn_by_update, drawn_explicitly
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.drawn import Compared, drawn, iterator_types, next_of, sample_of
@@ -29,5 +30,6 @@ __all__ = [
     "PARTS", "PIPELINE", "Compared", "DistributedGraph", "Draft", "Factors", "Kernel", "Part", "Placement", "Tasks",
     "arrange", "build", "bytes_of_example", "compilable", "drawn", "drawn_by_replicas", "drawn_by_update",
     "drawn_explicitly", "examine", "factor_limits", "factored", "factors", "inference", "iterator_types", "joining",
-    "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "with_alike_updates",
+    "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "slots",
+    "with_alike_updates",
 ]  # fmt: skip

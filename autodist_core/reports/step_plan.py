@@ -31,6 +31,7 @@ from autodist_core.kernel import (
     examine,
     factored,
     factors,
+    slots,
 )
 from autodist_core.log import log
 from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, plan_table, state_memory
@@ -40,6 +41,7 @@ from autodist_core.step.draws import Draw, Stream
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.grouping import by_key, grouped
 from autodist_core.step.index import StepIndex
+from autodist_core.step.values import format_bytes
 from autodist_core.strategy import PartitionedPS, Sharded, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
@@ -82,7 +84,10 @@ def planned(
         )
     step, plans = StepIndex.of(item), {plan.variable.name: plan for plan in strategy.variables}
     whole, mirrored = arranged.partitioner.whole.items(), arranged.partitioner.mirrored.items()
-    lines += [f"{name} stays whole: {why} needs all of it" for name, why in whole if name in plans]
+    lines += [
+        f"{name} stays whole: {why} needs all of it ({format_bytes(_with_slots(step, name))} where it is updated)"
+        for name, why in whole if name in plans
+    ]
     lines += [f"{name} keeps its mirrors: {why} needs them" for name, why in mirrored if name in plans]
     if not shares and len(set(arranged.memories)) < len(arranged.memories):
         lines.append("the replicas of a machine share one copy of the weights (share_memory=False: each has its own)")
@@ -126,6 +131,12 @@ def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int)
     reasons = by_key((each, name) for (name, _), each in found.items() if isinstance(each, str))
     for reason, names in reasons.items():
         yield f"factor_rows has no effect on {some(list(dict.fromkeys(names)))}: {reason}"
+
+
+def _with_slots(step: StepIndex, name: str) -> int:
+    """The bytes of a variable and of what the optimizer has for it."""
+    of_optimizer = [slot for slot, owner in slots(step).items() if owner == name]
+    return sum(step.variables[each].byte_size for each in (name, *of_optimizer))
 
 
 def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrategy:
