@@ -78,11 +78,12 @@ def foretold(
     >>> len(foretold(item, placement, 4)), foretold(item, placement, 4, least=48)
     (1, ())
     """
-    held, here = sum(variable.byte_size for variable in item.variables), placement.nodes[0]
+    state, here = sum(variable.byte_size for variable in item.variables), placement.nodes[0]
+    held = item.found.get("held", state)
     if least is not None:
         names = {_name(placement, replica.device) for replica in placement.replicas}
         has = [size for name in names if (size := available(name, here, held)) is not None]
-        if not has or min(has) > _AMPLE * (held + least):
+        if not has or min(has) > _AMPLE * (state + least):
             return ()
     try:
         found = memories(item, placement, examples)

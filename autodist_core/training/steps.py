@@ -35,7 +35,7 @@ from autodist_core.runtime.composites import is_composite
 from autodist_core.runtime.protocol import SessionStep
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.training.announcing import announcement, too_large
-from autodist_core.training.entries import Entry
+from autodist_core.training.entries import Entry, has_value
 from autodist_core.training.state import TrainingState
 from autodist_core.training.training import Training
 
@@ -177,7 +177,8 @@ class Steps(Generic[B, C]):
             return ready[2]
         with stage("the capture of a step", "tracing a step of the model, once for each kind of batch"):
             captured = self._trace(batch, specs)
-        captured.item.found["examples"] = batch.total
+        held = sum(entry.spec.byte_size for entry in captured.entries if has_value(entry.tf_variable))
+        captured.item.found.update(examples=batch.total, held=held)
         # One replica computes a batch of one example: such a batch is not divided.
         if captured.fixing and not self._alone and batch.total > 1:
             opened = tuple(map(_open_empty, specs))
