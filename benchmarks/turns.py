@@ -90,15 +90,17 @@ class Training:
     """One contender that trains in a child process. After the first epochs, it waits for its turns.
 
     `require` is called while the training is waited for, and raises if its programs on other hosts have failed. `stop`
-    ends these; it is called when the training has ended, or has failed. A peer has such programs.
+    ends these; it is called when the training has ended, or has failed. A peer has such programs. A wait for a result
+    ends after `seconds`.
     """
 
     def __init__(
         self, contender: str, train: Callable[[Job, Turns], None], job: Job,
-        require: Callable[[], None] = lambda: None, stop: Callable[[], None] | None = None,
+        require: Callable[[], None] = lambda: None, stop: Callable[[], None] | None = None, seconds: float = _SECONDS,
     ) -> None:
         self.contender, self.is_peer = contender, stop is not None
         self._require, self._stop = require, stop or (lambda: None)
+        self._seconds = seconds
         self._connection, theirs = multiprocessing.Pipe()
         arguments = (theirs, train, job)
         self._process = multiprocessing.get_context("spawn").Process(target=_run, args=arguments, daemon=True)
@@ -127,11 +129,11 @@ class Training:
 
     def _receive(self) -> float:
         try:
-            until = time.monotonic() + _SECONDS
+            until = time.monotonic() + self._seconds
             while not self._connection.poll(1):
                 self._require()
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{self.contender} sent no result within {_SECONDS} seconds")
+                    raise TimeoutError(f"{self.contender} sent no result within {self._seconds} seconds")
             found = self._connection.recv()
             if isinstance(found, str):
                 raise RuntimeError(f"{self.contender} failed:\n{found}")

@@ -19,7 +19,7 @@ from autodist_core.forecast import needs
 from autodist_core.reports import step_plan
 from autodist_core.strategy import Sharded
 from autodist_core.strategy.written import written
-from autodist_keras import DistributedModel
+from autodist_keras import DistributedModel, without_values
 from tests.support.compare import assert_same
 from tests.support.machines import machines
 from tests.support.models import stacked
@@ -88,6 +88,17 @@ def test_variables_that_do_not_fit_are_refused_before_any_step(monkeypatch):
         assert_same(dict(enumerate(before)), dict(enumerate(keras_model.get_weights())), tolerance=0.0)
         monkeypatch.undo()
         dm.fit(*data, verbose=0)
+
+
+def test_what_a_model_without_values_does_not_take_yet_does_not_count_as_free(monkeypatch):
+    monkeypatch.setattr(needs, "machine_resources", lambda: {"memory_free": 1 << 20})
+    with without_values():
+        waiting = keras.Sequential([keras.Input((64,)), keras.layers.Dense(9000), keras.layers.Dense(2)])
+    waiting.compile("adam", "mse")
+    with DistributedModel(waiting, ResourceSpec.local(cpus=2)) as dm, pytest.raises(StrategyError, match="do not fit"):
+        dm.fit(*batch(4), verbose=0)
+    with DistributedModel(model(), ResourceSpec.local(cpus=2)) as dm:
+        dm.fit(*batch(4), verbose=0)
 
 
 @pytest.mark.parametrize(("devices", "second"), [("cpus", "10.0.0.2"), ("gpus", "10.0.0.2:GPU:0")])

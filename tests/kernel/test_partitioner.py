@@ -182,7 +182,8 @@ def test_what_stays_whole_says_which_operation_needs_it(name: str):
     kernels = {variable.path.partition("/")[2] for variable in model.trainable_variables if len(variable.shape) == 2}
     rows = {line.split()[0]: line for line in plan.splitlines() if " : " in line}
     split = {variable for variable, row in rows.items() if "split(" in row}
-    whole = dict(re.findall(r"note: (\S+) stays whole: (.*) needs all of it \([0-9.]+ [KM]?i?B where it is updated\)", plan))
+    note = r"note: (\S+) stays whole: (.*) needs all of it \([0-9.]+ [KM]?i?B where it is updated\)"
+    whole = dict(re.findall(note, plan))
     assert split | set(whole) == splittable and not split & set(whole)
     assert bool(whole) == (name in WHOLE) and set(whole) <= kernels
     assert all(why.startswith(WHOLE[name]) for why in whole.values())

@@ -1,0 +1,262 @@
+"""Train models that are larger than what each host may take, and measure what their sharded state takes and costs.
+
+    python benchmarks/large.py [--only formula limit table time] [--hosts 2 4 8] [--rates 1gbit 40gbit] [--limit 2.5]
+                               [--layers 32] [--rounds 6] [--json]
+
+The hosts are those of the test network, as in `hosts.py`. They share the processors of this machine.
+
+The part `formula` trains 403 MB of weights in six dense layers with Adam under `Sharded(weights="gathered")` on each
+number of hosts. It prints the peak of each agent above that of an agent that trains a tiny model, beside the formula:
+16 bytes for each parameter, divided by the number of hosts. What comes on top is the weights of two layers, in parts
+and joined, while one is used and the next one is on its way, and what the messages take.
+
+The part `limit` trains dense layers of 4096 with Adam over four hosts, each of which may take `--limit` GiB, as a
+control group says. The state of 32 layers is 6.4 GB. The program's host is not limited. `AllReduce` under the same
+limit, and one host alone, must end with the error of the memory's forecast.
+
+The part `table` trains, saves, loads and evaluates a table of 8 GiB over four hosts, in a program that may take
+1.5 GiB. It needs 17 GB on the disk.
+
+The part `time` compares a step of the workload `mlp` with that of `AllReduce(factor_rows=0)`, in turns.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import hosts
+from contenders import CONTENDERS, GRADIENTS, distributed
+from figures import ratio
+from memory import GATHERED, peaks, resident
+from options import JSON, command, option
+from turns import Job, Training, Turns
+
+from tests.network.lan import missing
+
+PARTS = ("formula", "limit", "table", "time")
+WIDTH = 4096
+_GROUPS = (("memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"), ("", "memory.max", "memory.peak"))
+"""A controller of control groups, its limit, and the most that was used: of the first version, and of the second."""
+_ROWS, _COLUMNS = 1 << 24, 128
+_TABLE_LIMIT = 1.5
+_SECONDS = 1800.0
+
+
+class Group:
+    """A control group that may take some GiB."""
+
+    def __init__(self, name: str, limit: float) -> None:
+        for controller, most, self._used in _GROUPS:
+            self._folder = Path("/sys/fs/cgroup", controller, f"autodist-{os.getpid()}-{name}")
+            if (self._folder.parent / "cgroup.procs").is_file() and (controller or _is_second()):
+                self._folder.mkdir()
+                (self._folder / most).write_text(str(int(limit * 2**30)))
+                return
+        raise OSError("the system has no control groups for memory")
+
+    def take(self, process: int) -> None:
+        """Put a process into the group, and what it will start."""
+        (self._folder / "cgroup.procs").write_text(str(process))
+
+    @property
+    def used(self) -> float:
+        """The most that was used, in MiB, with the pages of files."""
+        return int((self._folder / self._used).read_text()) / 2**20
+
+    def close(self) -> None:
+        """Remove the group, if its processes have ended."""
+        with suppress(OSError):
+            self._folder.rmdir()
+
+
+def _is_second() -> bool:
+    return "memory" in Path("/sys/fs/cgroup/cgroup.subtree_control").read_text().split()
+
+
+@contextmanager
+def limited(made: Any, limit: float) -> Iterator[list[Group]]:
+    """A control group for each host of a network but this one."""
+    groups = [Group(f"host{host.index}", limit) for host in made.hosts[1:]]
+    try:
+        for group, host in zip(groups, made.hosts[1:], strict=True):
+            group.take(host.listener.pid)
+        yield groups
+    finally:
+        for group in groups:
+            group.close()
+
+
+def dense(job: Job, turns: Turns, layers: int, width: int = WIDTH, limit: float = 0.0, strategy: Any = None) -> None:
+    """Train dense layers that are made without values. With a limit, this process is in a group of its own."""
+    if limit:
+        Group("program", limit).take(os.getpid())
+    import keras
+    import numpy as np
+
+    from autodist_keras import DistributedModel, without_values
+
+    keras.utils.set_random_seed(0)
+    with without_values():
+        model = keras.Sequential([keras.Input((width,)), *[keras.layers.Dense(width, "relu") for _ in range(layers)]])
+    model.compile(keras.optimizers.Adam(1e-5), "mse")
+    x = np.random.default_rng(0).random((16 * job.steps, width), "float32")
+    with DistributedModel(model, job.spec, strategy) as front:
+        front.fit(
+            x, x, batch_size=16, epochs=job.epochs, verbose=0, shuffle=False, callbacks=[turns.callback(keras)],
+        )  # fmt: skip
+
+
+def table(job: Job, turns: Turns, folder: str) -> None:
+    """Train a table with SGD, save it, load it and evaluate it."""
+    Group("table", _TABLE_LIMIT).take(os.getpid())
+    import keras
+    import numpy as np
+
+    from autodist_core.strategy import Sharded
+    from autodist_keras import DistributedModel, huge_files, without_values
+
+    del huge_files
+    keras.utils.set_random_seed(0)
+    with without_values():
+        model = keras.Sequential([
+            keras.Input((8,), dtype="int32"), keras.layers.Embedding(_ROWS, _COLUMNS), keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ])
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    x = np.random.default_rng(0).integers(_ROWS, size=(256, 8)).astype("int32")
+    y = np.ones((256, 1), "float32")
+    with DistributedModel(model, job.spec, Sharded(weights=GATHERED)) as front:
+        front.fit(x, y, batch_size=64, epochs=2, verbose=0)
+        path, before = str(Path(folder, "table.weights.h5")), front.evaluate(x, y, verbose=0)
+        front.save_weights(path)
+        front.load_weights(path)
+        after = front.evaluate(x, y, verbose=0)
+        if before != after:
+            raise AssertionError(f"the loss was {before} before the file was written, and {after} when it was read")
+    turns.send(resident())
+
+
+def agents(made: Any, job: Job, **settings: Any) -> dict[str, float]:
+    """The peak of the agent of each host but this one when a few steps have run, in MiB."""
+    training = Training("large", partial(dense, **settings), replace(job, spec=made.spec()))
+    try:
+        training.wait_until_ready()
+        training.turn()
+        return {place: sizes[0] for place, sizes in sorted(peaks().items()) if place != "program"}
+    finally:
+        training.kill()
+
+
+def formulas(counts: Sequence[int], job: Job) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """For each number of hosts the formula, and the MiB of each agent above idle."""
+    from autodist_core.strategy import Sharded
+
+    for count in counts:
+        with hosts.network(count, "40gbit") as made:
+            idle = agents(made, job, layers=1, width=8, strategy=Sharded(weights=GATHERED))
+            taken = agents(made, job, layers=6, strategy=Sharded(weights=GATHERED))
+        yield count, 6 * 16 * WIDTH**2 / count / 2**20, {place: taken[place] - idle[place] for place in taken}
+
+
+def outcome(training: Training) -> str:
+    """What becomes of a training: its last turn's milliseconds, or the last line of its error."""
+    try:
+        training.wait_until_ready()
+        return f"trains, {training.turn():.0f} ms per step"
+    except RuntimeError as error:
+        lines = [line for line in str(error).splitlines() if line.startswith("autodist_core.errors")]
+        return lines[-1] if lines else str(error).splitlines()[-1]
+    finally:
+        training.kill()
+
+
+def limits(limit: float, layers: int, job: Job) -> Iterator[tuple[str, str, list[float]]]:
+    """What becomes of the model on four hosts of which each may take some GiB, and on one; the MiB of each group."""
+    from autodist_core.strategy import Sharded
+
+    with hosts.network(4, "1gbit") as made:
+        for name, strategy in ((GATHERED, Sharded(weights=GATHERED)), ("AllReduce", "AllReduce")):
+            with limited(made, limit) as groups:
+                train = partial(dense, layers=layers, strategy=strategy)
+                found = outcome(Training(name, train, replace(job, spec=made.spec()), seconds=_SECONDS))
+                yield f"{name}, 4 hosts", found, [group.used for group in groups]
+                for host in made.hosts[1:]:  # what is still in the groups would keep them
+                    host.power_off()
+                    host.power_on()
+                made.learn()
+    yield "one host", outcome(Training("one", partial(dense, layers=layers, limit=limit), job)), []
+
+
+def of_table() -> float:
+    """The peak of the program that trains the table, in MiB; an error if it fails."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, hosts.network(4, "10gbit") as made:
+        training = Training("table", partial(table, folder=folder), Job("", 1, 1, made.spec()), seconds=_SECONDS)
+        peak = training.wait_until_ready()
+        training.end()
+        return peak
+
+
+def times(rate: str, counts: Sequence[int], rounds: int) -> Iterator[tuple[int, Mapping[str, list[float]]]]:
+    """For each number of hosts the milliseconds per step of each contender in each round."""
+    from autodist_core.strategy import Sharded
+
+    trains = {GRADIENTS: CONTENDERS[GRADIENTS], GATHERED: partial(distributed, strategy=Sharded(weights=GATHERED))}
+    for count in counts:
+        with hosts.network(count, rate) as made:
+            yield count, hosts.measure(made, "mlp", trains, 4, rounds)
+
+
+def main() -> None:
+    """Print a line for each run."""
+    os.environ.setdefault("AUTODIST_LOG", "error")
+    parser = command(__doc__)
+    option(parser, "--only", "some of the parts", PARTS, nargs="+", choices=PARTS)
+    option(parser, "--hosts", "the numbers of hosts of the formula and of the time", [2, 4, 8], nargs="+", type=int)
+    option(parser, "--rates", "what each cable carries each way while time is measured", ["1gbit", "40gbit"], nargs="+")
+    option(parser, "--limit", "the GiB that each host may take", 2.5, type=float)
+    option(parser, "--layers", "dense layers of 4096 under the limit", 32, type=int)
+    option(parser, "--rounds", "turns of each contender", 6, type=int)
+    option(parser, "--json", JSON)
+    given = parser.parse_args()
+    if missing():
+        parser.exit(1, f"{missing()}.\n")
+    job, result = Job("", steps=2, rounds=1), dict[str, Any]()
+
+    def say(part: str, found: Any, text: str) -> None:
+        result.setdefault(part, []).append(found)
+        if not given.json:
+            print(f"  {part:<8} {text}", flush=True)
+
+    if "formula" in given.only:
+        for count, formula, found in formulas(given.hosts, job):
+            text = "; ".join(f"{place} {size:.0f}" for place, size in found.items())
+            say("formula", (count, formula, found), f"{count} hosts: {formula:.0f} MiB; above idle {text}")
+    if "limit" in given.only:
+        for name, ended, used in limits(given.limit, given.layers, job):
+            text = f"; groups took {', '.join(f'{size:.0f}' for size in used)} MiB" if used else ""
+            say("limit", (name, ended, used), f"{name}: {ended}{text}")
+    if "table" in given.only:
+        peak = of_table()
+        say("table", peak, f"the program took {peak:.0f} MiB, its pages of files included")
+    for rate in given.rates if "time" in given.only else ():
+        for count, found in times(rate, given.hosts, given.rounds):
+            low, middle, high = ratio(found, GATHERED, GRADIENTS)
+            text = f"{count} hosts, {rate}: gathered / AllReduce(factor_rows=0) {middle:.2f} ({low:.2f} .. {high:.2f})"
+            say("time", (count, rate, found), text)
+    if given.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
