@@ -125,6 +125,15 @@ def _tensor_of(tf_variable: Any) -> Any:
         return tf.raw_ops.ReadVariableOp(resource=vars(tf_variable)["_handle"], dtype=tf_variable.dtype)
 
 
+def part_of(value: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+    """Some rows of a value, or all of it; the result can be written.
+
+    >>> part_of(np.arange(4), np.array([3, 1])).tolist(), part_of(np.arange(2), None).tolist()
+    ([3, 1], [0, 1])
+    """
+    return np.require(value, requirements="W") if rows is None else value[rows]
+
+
 def read_together(entry: Entry, entries: Sequence[Entry], freed: Collection[str]) -> list[Entry]:
     """The variables that are usually seen with this one: of its kind and size. One without memory is read alone.
 

@@ -23,7 +23,7 @@ from autodist_core.log import log
 from autodist_core.runtime.recovery.on_disk import OnDisk, array_of
 from autodist_core.seams.table import WITHOUT_VALUE
 from autodist_core.step.graph_item import Variable
-from autodist_core.training.entries import Entry
+from autodist_core.training.entries import Entry, part_of
 from autodist_core.training.watching import Subscription, Watcher, stop_waiting, watch
 
 
@@ -94,9 +94,9 @@ class _Waiting(Watcher):
                 entry.write(value)
             stop_waiting(entry)
 
-    def copy_of(self, entry: Entry) -> np.ndarray | None:
+    def copy_of(self, entry: Entry, rows: np.ndarray | None = None) -> np.ndarray | None:
         value = entry.first_value() if self._copies else None
-        return None if value is None else np.require(value, requirements="W")
+        return None if value is None else part_of(value, rows)
 
     def takes(self, entry: Entry, value: Any) -> bool:
         if not entry.fits(value):

@@ -39,7 +39,7 @@ from autodist_core.runtime.equal_arrays import same_memory
 from autodist_core.runtime.protocol import Session, Tie
 from autodist_core.runtime.recovery.on_disk import array_of
 from autodist_core.step.graph_item import Variable
-from autodist_core.training.entries import Entry, read_together
+from autodist_core.training.entries import Entry, part_of, read_together
 from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
 from autodist_core.training.homes import Homes
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, as_shown
@@ -237,13 +237,12 @@ class TrainingState:
             if entry.spec.name in read:
                 self._note(entry, others=True)
 
-    def copy_of(self, entry: Entry) -> np.ndarray | None:
+    def copy_of(self, entry: Entry, rows: np.ndarray | None = None) -> np.ndarray | None:
         """A copy of a variable's value, which stays freed, for the thread that trains; None if it must look."""
         if not self._does_without(name := entry.spec.name):
             return None
         with self._session_lock, self._value_lock:
-            stale = self._compare(name).life is Life.STALE
-            return np.require(self.session.read([name])[name], requirements="W") if stale else None
+            return part_of(self.session.read([name])[name], rows) if self._compare(name).life is Life.STALE else None
 
     def takes(self, entry: Entry, value: Any) -> bool:
         """Give the session a value that the thread that trains assigns to a freed variable, which stays freed."""

@@ -44,8 +44,8 @@ class Watcher(Protocol):
     def looked_at(self, entry: Entry) -> None:
         """Give the variable its current value; somebody is about to see it."""
 
-    def copy_of(self, entry: Entry) -> np.ndarray | None:
-        """A copy of the variable's value without a look; None if there must be one."""
+    def copy_of(self, entry: Entry, rows: np.ndarray | None = None) -> np.ndarray | None:
+        """A copy of the variable's value, or of some of its rows, without a look; None if there must be one."""
 
     def takes(self, entry: Entry, value: Any) -> bool:
         """Take a value that somebody assigns, without giving the variable memory; False if the variable gets it."""
@@ -228,6 +228,12 @@ def _watched(base: Any) -> Any:
         found = [each.watcher.copy_of(each.entry) for each in last_of(self)]
         return base.numpy(self) if not found or found[0] is None else found[0]
 
+    def sparse_read(self: Any, indices: Any, name: str | None = None) -> Any:
+        wanted, rows = np.asarray(indices) if last_of(self) else np.zeros(0, int), None
+        if ((wanted >= 0) & (wanted < self.shape[0])).all():  # else TensorFlow says what is wrong
+            rows = next((each.watcher.copy_of(each.entry, wanted) for each in last_of(self)), None)
+        return base.sparse_read(self, indices, name) if rows is None else tf.constant(rows)
+
     def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if any(each.watcher.takes(each.entry, value) for each in last_of(self)):
             return self
@@ -235,6 +241,7 @@ def _watched(base: Any) -> Any:
 
     return type(base)(base.__name__, (base,), {
         "handle": property(handle), "_handle": property(handle_for_c), "numpy": numpy, "assign": assign,
+        "sparse_read": sparse_read,
         "device": property(lambda self: vars(self)["_handle"].device),  # an optimizer asks for it, and for no value
         "__module__": base.__module__, "__qualname__": base.__qualname__,
     })

@@ -132,6 +132,17 @@ def test_who_takes_a_copy_of_a_freed_variable_leaves_it_freed(training):
     training.assert_equal()
 
 
+@pytest.mark.parametrize("indices", [[2, 0], [[1], [1]], 1, tf.constant([0, 2])])
+def test_some_rows_of_a_freed_variable_are_read_without_the_others(training, indices):
+    training.step()
+    for _ in range(2):
+        rows = tf.gather(training.variables["w"], indices)
+        assert training.raw("w").shape.num_elements() == 0
+        np.testing.assert_allclose(rows, tf.gather(training.alone["w"], indices), rtol=1e-12)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 3 is not in \[0, 3\)"):
+        tf.gather(training.variables["w"], [3])
+
+
 def test_freed_memory_is_given_back_with_onednn():
     program = """
 import re, tensorflow as tf
