@@ -86,11 +86,12 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, t
     assert nothing_left(network) == []
 
 
-def test_the_state_of_a_model_without_values_stays_on_the_machines(network, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("scope", "kept"), [(without_values, None), (nullcontext, "machines")])
+def test_the_state_of_a_model_stays_on_the_machines(scope, kept, network, monkeypatch, tmp_path):
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
     x, y = np.random.default_rng(3).normal(size=(2, 8, WIDTH))
-    alone, model = made(), made(without_values())
-    with DistributedModel(model, network.pair(), "PartitionedPS") as dm:
+    alone, model = made(), made(scope())
+    with DistributedModel(model, network.pair(), "PartitionedPS", keep_state=kept) as dm:
         alone.fit(x, y, **OPTIONS)
         dm.fit(x, y, **OPTIONS)
         dm.save(tmp_path / "between.keras")

@@ -29,9 +29,9 @@ def _with_xla() -> dict:
 @pytest.mark.quick("embedding-PS-3")
 @pytest.mark.parametrize("case, strategy, replicas", [
     (DENSE, "AllReduce", 2), (DENSE, "PS", 1), (EMBEDDING, "PS", 3), (EMBEDDING, "AllReduce", 2),
-    (LSTM, "AllReduce", 2), (TWICE[0], "PS", 3),
+    (LSTM, "AllReduce", 2), (TWICE[0], "PS", 3), (DENSE, "Gathered", 2), (LSTM, "KeptForSome", 3),
 ], ids=["dense-AllReduce-2", "dense-PS-1", "embedding-PS-3", "embedding-AllReduce-2", "lstm-AllReduce-2",
-        "twice-PS-3"])  # fmt: skip
+        "twice-PS-3", "dense-Gathered-2", "lstm-KeptForSome-3"])  # fmt: skip
 def test_compiled_replicas_train_as_plain_keras_under_xla(case, strategy: str, replicas: int):
     assert_equal_training(case.compiled_with(_with_xla), strategy=strategy, replicas=replicas, epochs=2)
 
