@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.errors import NodeLostError
+from autodist_core.runtime import written_parts
 from autodist_core.strategy import PartitionedPS, Sharded
+from autodist_core.training import TrainingState
 from autodist_keras import DistributedModel
 from autodist_keras.callbacks import Resume
+from tests.cluster import hurting
 from tests.cluster.over_hosts import HERE, nothing_left
 from tests.support.compare import assert_same, state_in_order
 from tests.support.ended import kill, killed
@@ -115,4 +119,23 @@ def test_a_folder_that_is_deleted_ends_no_training(network, shared, caplog):
 def test_a_folder_that_machines_do_not_see(network, tmp_path):
     killed(train, network.pair(), Sharded(weights="gathered"), tmp_path, kill(5))
     assert left(tmp_path) == {"state-N.resume"}
+    assert_same(*map(state_in_order, (train(HERE, "AllReduce", tmp_path), alone())))
+
+
+@pytest.mark.parametrize("looks", [False, True], ids=["at once", "after a look"])
+def test_a_state_is_of_its_step_or_is_not_written(looks, network, tmp_path, monkeypatch):
+    """A machine is lost when the third state is read: the program has the values of an earlier step."""
+    monkeypatch.setattr(written_parts, "LARGE_BYTES", 1 << 30)
+    model, read, states = made(), TrainingState.values, iter(range(4))
+
+    def values(self, entries, path=""):
+        if len(entries) > 1 and next(states) == 3:
+            hurting.kill(network.hosts[1])
+            model.layers[0].kernel.numpy() if looks else None
+        return read(self, entries, path)
+
+    with DistributedModel(model, network.pair(), "PartitionedPS") as dm, monkeypatch.context() as patched:
+        patched.setattr(TrainingState, "values", values)
+        with pytest.raises(NodeLostError):
+            dm.fit(X, X, batch_size=4, epochs=2, verbose=0, callbacks=[Resume(tmp_path, every=1)])
     assert_same(*map(state_in_order, (train(HERE, "AllReduce", tmp_path), alone())))

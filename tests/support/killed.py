@@ -10,6 +10,7 @@ the spec of a cluster from stdin and trains over that.
 import json
 import os
 import random
+import re
 import select
 import signal
 import sys
@@ -121,10 +122,11 @@ def victim(name: str, program: int, other_host: int | None) -> int:
     """The process to kill."""
     if name == "program":
         return program
-    if name == "agent here":
-        (agent,) = namespaces.children(program)
-        return agent
-    (agent,) = (pid for pid, words in namespaces.processes(other_host) if "cluster.on_node.agent" in words)
+    near = set(namespaces.children(program)) if name == "agent here" else None
+    running = namespaces.processes(other_host if near is None else os.getpid())
+    # The command of a client of ssh, which is a child of the program too, names an agent.
+    agents = [pid for pid, words in running if re.match(r"\S*python\S* -m \S+\.on_node\.agent", words)]
+    (agent,) = agents if near is None else near.intersection(agents)
     return agent
 
 

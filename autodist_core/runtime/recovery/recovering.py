@@ -126,24 +126,30 @@ class RecoveringSession(Session):
                 self._unloaded[name] = self._backup.on_disk.keep(value)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Read the current values of variables, one after the other."""
-        yield from ((name, array_of(kept)) for name, kept in self.read_kept(names).items())
+        """Read the current values of variables, one after the other; the last safe values if the cluster is lost."""
+        names = tuple(names)
+        try:
+            found = self.read_kept(names)
+        except UnendedError:
+            found = self._safe(names)
+        except NodeLostError as error:
+            if self._session is not None:
+                raise
+            self._unraised, found = error, self._safe(names)
+        yield from ((name, array_of(kept)) for name, kept in found.items())
 
     def read_kept(self, names: Iterable[str]) -> Mapping[str, Kept | np.ndarray]:
-        """Read the current values of variables; the last safe values if the cluster is gone."""
+        """Read the current values of variables. If they are lost, that is raised: older ones are of another step."""
+        self._raise_unraised()
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
-            try:
-                if 2 * sum(map(self._sizes.__getitem__, names)) < sum(map(self._sizes.__getitem__, self.known)):
-                    return self._try_until_done(lambda session: self._read(session, names))
-                # A read of most of the state, as at the end of a fit, backs up all of them.
-                self._try_until_done(self._back_up)
-            except UnendedError:
-                pass
-            except NodeLostError as error:
-                if self._session is not None:
-                    raise
-                self._unraised = error
+            if 2 * sum(map(self._sizes.__getitem__, names)) < sum(map(self._sizes.__getitem__, self.known)):
+                return self._try_until_done(lambda session: self._read(session, names))
+            # A read of most of the state, as at the end of a fit, backs up all of them.
+            self._try_until_done(self._back_up)
+        return self._safe(names)
+
+    def _safe(self, names: Iterable[str]) -> dict[str, Kept | np.ndarray]:
         return {name: safe for name in names if (safe := self.last_safe(name)) is not None}
 
     def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
