@@ -97,22 +97,8 @@ def test_all_looks_see_the_value_that_is_trained():
     assert 0 < change.max() < 0.02
 
 
-class Summed(keras.optimizers.Optimizer):
-    """An optimizer of one's own, whose slots begin with ones."""
-
-    def build(self, variables):
-        super().build(variables)
-        self.sums = [self.add_variable_from_reference(each, "sum", initializer="ones") for each in variables]
-
-    def update_step(self, gradient, variable, learning_rate):
-        total = self.sums[self._get_variable_index(variable)]
-        self.assign(total, 0.9 * total + gradient)
-        self.assign_sub(variable, 0.01 * total)
-
-
 OPTIMIZERS = {
-    "Nadam": lambda: keras.optimizers.Nadam(0.01), "Adafactor": lambda: keras.optimizers.Adafactor(0.01),
-    "Muon": lambda: keras.optimizers.Muon(0.01), "one of one's own": lambda: Summed(0.01),
+    "Nadam": lambda: keras.optimizers.Nadam(0.01), "Muon": lambda: keras.optimizers.Muon(0.01),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
     "from the weights": lambda: keras.optimizers.ScheduleFreeAdamW(0.01),
 }
