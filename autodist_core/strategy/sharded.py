@@ -36,7 +36,7 @@ class Sharded(StrategyBuilder):
       kernel : split(axis=2, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
       table  : split(axis=1, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
       bias   : ps(localhost:GPU:0)
-      note: 1 variable of at most 4.0 KiB (whole_bytes), or of short axes: whole, with one owner each
+      note: 1 variable of at most 64.0 KiB (whole_bytes), or of short axes: whole, with one owner each
     >>> Sharded(weights="keep")
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: Sharded(weights='keep'): unknown weights. Did you mean 'kept'? Known: kept,
@@ -48,7 +48,7 @@ class Sharded(StrategyBuilder):
     gathers them when it uses them, in the forward and in the backward pass. A number is like ``gathered``, but a
     replica keeps the weights that it uses again within so many uses of others: those of the last layers, of which half
     as many are kept."""
-    whole_bytes: int = 4096
+    whole_bytes: int = 1 << 16
     """Variables of at most so many bytes stay whole. They are spread over the replicas."""
     wire_dtype: str = ""
     """``float16`` or ``bfloat16``: gathered weights, and the gradients that go to their owners, travel in this type.

@@ -25,7 +25,7 @@ from tests.support.training import compiled, distributed
 
 LAYERS, WIDTH = 5, 64
 KERNEL = WIDTH * WIDTH * 8
-GATHERED = Sharded(weights="gathered")
+GATHERED = Sharded(weights="gathered", whole_bytes=4096)
 X = np.ones((4, WIDTH))
 
 
@@ -63,7 +63,7 @@ def test_each_use_has_a_gather_which_begins_when_the_use_two_before_has_ended():
 
 @pytest.mark.parametrize("within, gathers", [(1, 8), (2, 7), (4, 6), (100, LAYERS)])
 def test_a_weight_that_is_used_again_soon_enough_is_gathered_once(within, gathers):
-    graph = build(_item(), placed(_item(), Sharded(weights=within))).graph_def
+    graph = build(_item(), placed(_item(), Sharded(weights=within, whole_bytes=4096))).graph_def
     assert len({gather for gather, _ in _gathers(graph.node)}) == gathers
 
 
@@ -89,7 +89,7 @@ def test_kernels_and_their_gradients_travel_in_half_precision(policy, wire_dtype
     layers = [keras.layers.Dense(width, dtype=policy, name=f"dense_{number}") for number in range(3)]
     x = np.ones((4, width), "float32")
     item = captured(stacked(keras.Input((width,), dtype="float32"), *layers, optimizer="sgd"), x, x).item
-    builder = Sharded(weights="gathered", wire_dtype=wire_dtype)
+    builder = Sharded(weights="gathered", whole_bytes=4096, wire_dtype=wire_dtype)
     graph_def = build(item, placed_on(item, builder, 1, 1)).graph_def
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(graph_def, name="")
@@ -138,7 +138,7 @@ def test_a_device_holds_its_parts_and_the_weights_in_use():
     """With Adam, weights, two slots and gradients are divided by the replicas; the weights in use come on top."""
     of_each = {
         str(builder): foretold(_item(), placed(_item(), builder, machine(cpus=1, gpus=2)), len(X))
-        for builder in (GATHERED, Sharded(), AllReduce())
+        for builder in (GATHERED, Sharded(whole_bytes=4096), AllReduce())
     }
     small = 8 * LAYERS * WIDTH * 8
     gathered, kept, reduced = (max(each, key=lambda each: each.peak) for each in of_each.values())
