@@ -23,7 +23,7 @@ from autodist_core.log import log
 from autodist_core.runtime.recovery.on_disk import OnDisk, array_of
 from autodist_core.seams.table import WITHOUT_VALUE
 from autodist_core.step.graph_item import Variable
-from autodist_core.training.entries import Entry, part_of
+from autodist_core.training.entries import Entry, has_value, part_of
 from autodist_core.training.watching import Subscription, Watcher, stop_waiting, watch
 
 
@@ -99,7 +99,7 @@ class _Waiting(Watcher):
         return None if value is None else part_of(value, rows)
 
     def takes(self, entry: Entry, value: Any) -> bool:
-        if not entry.fits(value):
+        if not entry.fits(value) or has_value(entry.tf_variable):
             return False
         kept = _ON_DISK.keep(np.asarray(value, entry.tf_variable.dtype.as_numpy_dtype))
         with self._lock:

@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import threading
+import time
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ import tensorflow as tf
 from autodist_core import ResourceSpec
 from autodist_core.errors import ResourceSpecError
 from autodist_core.runtime.local import session as local_session
+from autodist_core.runtime.local.copies import Copies
 from autodist_core.runtime.recovery import on_disk
 from autodist_core.strategy import Sharded
 from autodist_core.training import has_value
@@ -173,6 +176,36 @@ def test_what_devices_have_outlives_the_front(monkeypatch):
     assert not has_value(momentum)
     model.fit(X, Y, **OPTIONS)
     plain.fit(X, Y, **OPTIONS)
+    assert_same(state_in_order(plain), state_in_order(model))
+
+
+@pytest.mark.usefixtures("float64")
+def test_who_looks_while_the_session_closes_sees_what_was_trained(monkeypatch):
+    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+    plain, model = made(), made()
+    read, last_safe, begun, seen = Copies.read, local_session.LocalSession.last_safe, threading.Event(), []
+    looks = threading.Thread(target=lambda: seen.append(tf.identity(model.layers[0].kernel)))
+
+    def slow(copies, name):
+        if threading.current_thread() is looks:
+            begun.set()
+            time.sleep(0.3)
+        return read(copies, name)
+
+    def looked_at_meanwhile(session, name):
+        if looks.ident is None:
+            looks.start()
+            begun.wait(0.3)
+        return last_safe(session, name)
+
+    strategy = Sharded(weights="gathered", whole_bytes=0)
+    with DistributedModel(model, ResourceSpec.local(cpus=3), strategy, share_memory=False) as dm:
+        dm.fit(X, Y, **OPTIONS)
+        monkeypatch.setattr(Copies, "read", slow)
+        monkeypatch.setattr(local_session.LocalSession, "last_safe", looked_at_meanwhile)
+    looks.join()
+    plain.fit(X, Y, **OPTIONS)
+    np.testing.assert_allclose(seen[0], plain.layers[0].kernel, rtol=1e-12)
     assert_same(state_in_order(plain), state_in_order(model))
 
 
