@@ -90,8 +90,7 @@ class _Waiting(Watcher):
 
     def looked_at(self, entry: Entry) -> None:
         with self._lock:  # another thread may be making the value, and this one may be about to write another
-            if (value := entry.first_value()) is not None:
-                entry.write(value)
+            entry.make_value()
             stop_waiting(entry)
 
     def copy_of(self, entry: Entry, rows: np.ndarray | None = None) -> np.ndarray | None:

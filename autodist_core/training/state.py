@@ -103,8 +103,8 @@ class TrainingState:
         with defer_interrupt():
             for entry in entries:
                 name, tie = entry.spec.name, self.session.tie(entry.spec.name)
-                if tie is not Tie.APART and (first := entry.first_value()) is not None:
-                    entry.write(first)
+                if tie is not Tie.APART:
+                    entry.make_value()
                     stop_waiting(entry)
                 ours = {Tie.APART: self._entries, Tie.HOME: self._homes.entries}.get(tie, {name: entry})
                 if name not in ours:
@@ -126,6 +126,7 @@ class TrainingState:
     def _attach(self, entry: Entry) -> None:
         name, subscription = entry.spec.name, Subscription(self, entry)
         if is_home := name in self._homes:
+            entry.make_value()  # another session may have left it to its file
             self._homes.may_change(name)
         else:
             self._moments[name] = _CHANGED
@@ -379,10 +380,9 @@ class TrainingState:
         """Compare the model's value with the one that was shown, and return the variable's state."""
         with self._value_lock:
             moment = self._moments.get(name, _STALE)
-            if moment.shown is not None and moment.life not in IS_CHANGED:
-                value = self._entries[name].view()
-                if moment.differs(value):
-                    moment = self._moments[name] = moment.after(Event.DIFFER, value)
+            is_compared = moment.shown is not None and moment.life not in IS_CHANGED
+            if is_compared and moment.differs(value := self._entries[name].view()):
+                moment = self._moments[name] = moment.after(Event.DIFFER, value)
             return moment
 
     def _pull(self, entries: Sequence[Entry]) -> None:
