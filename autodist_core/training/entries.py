@@ -43,8 +43,7 @@ class Entry:
 
     def read(self) -> np.ndarray:
         """A copy of the variable's value. The module has an example."""
-        if (first := self.first_value()) is not None:
-            self.write(first)
+        self.make_value()
         return self._tensor().numpy()
 
     def view(self) -> np.ndarray:
@@ -70,6 +69,14 @@ class Entry:
             return None
         with tf.init_scope():
             return np.asarray(array_of(make()), self.tf_variable.dtype.as_numpy_dtype)
+
+    def make_value(self) -> None:
+        """Give the variable its first value, if it has none yet.
+
+        >>> Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0])).make_value()
+        """
+        if (first := self.first_value()) is not None:
+            self.write(first)
 
     def fits(self, value: Any) -> bool:
         """Whether the variable may get this value, which another function than TensorFlow's would convert.

@@ -23,7 +23,7 @@ from autodist_core.log import log
 from autodist_core.runtime.recovery.on_disk import OnDisk, array_of
 from autodist_core.seams.table import WITHOUT_VALUE
 from autodist_core.step.graph_item import Variable
-from autodist_core.training.entries import Entry, part_of
+from autodist_core.training.entries import Entry, has_value, part_of
 from autodist_core.training.watching import Subscription, Watcher, stop_waiting, watch
 
 
@@ -90,8 +90,7 @@ class _Waiting(Watcher):
 
     def looked_at(self, entry: Entry) -> None:
         with self._lock:  # another thread may be making the value, and this one may be about to write another
-            if (value := entry.first_value()) is not None:
-                entry.write(value)
+            entry.make_value()
             stop_waiting(entry)
 
     def copy_of(self, entry: Entry, rows: np.ndarray | None = None) -> np.ndarray | None:
@@ -99,7 +98,7 @@ class _Waiting(Watcher):
         return None if value is None else part_of(value, rows)
 
     def takes(self, entry: Entry, value: Any) -> bool:
-        if not entry.fits(value):
+        if not entry.fits(value) or has_value(entry.tf_variable):
             return False
         kept = _ON_DISK.keep(np.asarray(value, entry.tf_variable.dtype.as_numpy_dtype))
         with self._lock:

@@ -4,10 +4,9 @@ In: a session, and the entries of the variables that its steps touch. Out: calls
 A front's step function calls `before_step`, runs the step of the session, and calls `end_step` and `after_step`.
 
 While a model trains, the session has the newer values. The memory of a variable is freed meanwhile, if the session
-keeps its value. A variable gets its current value before somebody sees it; `numpy()` and `assign` go
-to the session instead. A changed variable is loaded into the session before the next step. A variable that nobody sees
-is not moved. `watching.py` reports the looks. `life.Life` names the states of a variable, and
-`life.TRANSITIONS` the events that lead from one state to another.
+keeps its value. A variable gets its current value before somebody sees it; `numpy()` and `assign` go to the session
+instead. A changed variable is loaded into the session before the next step. A variable that nobody sees is not moved.
+`watching.py` reports the looks. `life.Life` has the states of a variable, and `life.TRANSITIONS` what leads to which.
 
 On one machine, a variable of the model may be a copy of the session itself, its **home** (`homes.py`): then it is never
 behind. If it is the only copy, it is not watched. If there are others, these follow before the next step. What has no
@@ -104,8 +103,8 @@ class TrainingState:
         with defer_interrupt():
             for entry in entries:
                 name, tie = entry.spec.name, self.session.tie(entry.spec.name)
-                if tie is not Tie.APART and (first := entry.first_value()) is not None:
-                    entry.write(first)
+                if tie is not Tie.APART:
+                    entry.make_value()
                     stop_waiting(entry)
                 ours = {Tie.APART: self._entries, Tie.HOME: self._homes.entries}.get(tie, {name: entry})
                 if name not in ours:
@@ -127,6 +126,7 @@ class TrainingState:
     def _attach(self, entry: Entry) -> None:
         name, subscription = entry.spec.name, Subscription(self, entry)
         if is_home := name in self._homes:
+            entry.make_value()  # another session may have left it to its file
             self._homes.may_change(name)
         else:
             self._moments[name] = _CHANGED
@@ -365,31 +365,32 @@ class TrainingState:
 
     def let_go(self) -> None:
         """Stop for good. The variables that are away wait for their last safe values."""
-        self.release()
-        for name in sorted(self._watched):
-            with defer_interrupt():
-                kept, subscription = self.session.last_safe(name), self._watched.pop(name)
-                unwatch(subscription)
-                wait_for(subscription.entry, partial(array_of, kept), copies=True)
-                self._freed.discard(name)
+        with self._session_lock:  # who looks meanwhile may be reading the session
+            self.release()
+            for name in sorted(self._watched):
+                with defer_interrupt():
+                    kept, subscription = self.session.last_safe(name), self._watched.pop(name)
+                    unwatch(subscription)
+                    wait_for(subscription.entry, partial(array_of, kept), copies=True)
+                    with self._value_lock:
+                        self._freed.discard(name)
+                        self._moments[name] = _CHANGED
 
     def _compare(self, name: str) -> Moment:
         """Compare the model's value with the one that was shown, and return the variable's state."""
         with self._value_lock:
             moment = self._moments.get(name, _STALE)
-            if moment.shown is not None and moment.life not in IS_CHANGED:
-                value = self._entries[name].view()
-                if moment.differs(value):
-                    moment = self._moments[name] = moment.after(Event.DIFFER, value)
+            is_compared = moment.shown is not None and moment.life not in IS_CHANGED
+            if is_compared and moment.differs(value := self._entries[name].view()):
+                moment = self._moments[name] = moment.after(Event.DIFFER, value)
             return moment
 
     def _pull(self, entries: Sequence[Entry]) -> None:
         known = set(self.session.known)
-        behind = [
-            entry for entry in entries
+        found = {
+            entry.spec.name: entry for entry in entries
             if entry.spec.name in known and self._compare(entry.spec.name).life in IS_BEHIND
-        ]
-        found = {entry.spec.name: entry for entry in behind}
+        }
         for name, value in self.session.read_each(found) if found else ():
             with defer_interrupt(), self._value_lock:
                 moment = self._compare(name)

@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.interrupts import never_interrupted
-from autodist_core.seams.table import HANDLE_IS_READ
+from autodist_core.seams.table import HANDLE_IS_READ, TAPE_RECORDS
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry
 from autodist_core.training.in_graphs import kept_by, reported
@@ -229,8 +229,9 @@ def _watched(base: Any) -> Any:
         return base.numpy(self) if not found or found[0] is None else found[0]
 
     def sparse_read(self: Any, indices: Any, name: str | None = None) -> Any:
-        wanted, rows = np.asarray(indices) if last_of(self) else np.zeros(0, int), None
-        if ((wanted >= 0) & (wanted < self.shape[0])).all():  # else TensorFlow says what is wrong
+        # A tape needs TensorFlow's own read, to which the gradient goes.
+        wanted, rows = np.asarray(indices) if last_of(self) and not TAPE_RECORDS.get()() else np.zeros(0), None
+        if wanted.dtype.kind in "iu" and ((wanted >= 0) & (wanted < self.shape[0])).all():  # else TensorFlow objects
             rows = next((each.watcher.copy_of(each.entry, wanted) for each in last_of(self)), None)
         return base.sparse_read(self, indices, name) if rows is None else tf.constant(rows)
 

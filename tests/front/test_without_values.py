@@ -2,6 +2,8 @@
 
 import contextlib
 import gc
+import threading
+import time
 
 import keras
 import numpy as np
@@ -11,11 +13,12 @@ import tensorflow as tf
 from autodist_core import ResourceSpec
 from autodist_core.errors import ResourceSpecError
 from autodist_core.runtime.local import session as local_session
+from autodist_core.runtime.local.copies import Copies
 from autodist_core.runtime.recovery import on_disk
 from autodist_core.strategy import Sharded
 from autodist_core.training import has_value
 from autodist_keras import DistributedModel, without_values
-from tests.support.compare import assert_same, state_in_order
+from tests.support.compare import assert_same, flat, state_in_order
 
 X, Y = np.random.default_rng(5).normal(size=(2, 12, 6))
 OPTIONS = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
@@ -159,6 +162,59 @@ def test_what_devices_have_outlives_the_front(monkeypatch):
     assert not has_value(momentum)
     model.fit(X, Y, **OPTIONS)
     plain.fit(X, Y, **OPTIONS)
+    assert_same(state_in_order(plain), state_in_order(model))
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.usefixtures("float64")
+def test_a_closed_session_leaves_what_it_shared_to_the_others(replicas, monkeypatch):
+    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+    strategies, trained = {"PartitionedPS": 3, "AllReduce": replicas, Sharded(weights="gathered", whole_bytes=0): 3}, []
+    for of_plain in (True, False):
+        keras.utils.set_random_seed(7)
+        shared = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh")])
+        models, fronts = [keras.Sequential([keras.Input((6,)), shared, keras.layers.Dense(6)]) for _ in range(3)], []
+        for model, (strategy, cpus) in zip(models, strategies.items(), strict=True):
+            model.compile(keras.optimizers.Adam(0.01), "mse")
+            fronts.append(DistributedModel(model, ResourceSpec.local(cpus=cpus), strategy, share_memory=False))
+        used = models if of_plain else fronts
+        for position in (2, 0, 1, 2):
+            used[position].fit(X, Y, **OPTIONS)
+        for position in (1, 0, 2):
+            fronts[(position + 1) % 3].close()
+            used[position].fit(X, Y, **OPTIONS)
+        fronts[2].close()
+        trained.append({f"{each}": state_in_order(model) for each, model in enumerate(models)})
+    assert_same(flat(trained[0]), flat(trained[1]))
+
+
+@pytest.mark.usefixtures("float64")
+def test_who_looks_while_the_session_closes_sees_what_was_trained(monkeypatch):
+    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+    plain, model = made(), made()
+    read, last_safe, begun, seen = Copies.read, local_session.LocalSession.last_safe, threading.Event(), []
+    looks = threading.Thread(target=lambda: seen.append(tf.identity(model.layers[0].kernel)))
+
+    def slow(copies, name):
+        if threading.current_thread() is looks:
+            begun.set()
+            time.sleep(0.3)
+        return read(copies, name)
+
+    def looked_at_meanwhile(session, name):
+        if looks.ident is None:
+            looks.start()
+            begun.wait(0.3)
+        return last_safe(session, name)
+
+    strategy = Sharded(weights="gathered", whole_bytes=0)
+    with DistributedModel(model, ResourceSpec.local(cpus=3), strategy, share_memory=False) as dm:
+        dm.fit(X, Y, **OPTIONS)
+        monkeypatch.setattr(Copies, "read", slow)
+        monkeypatch.setattr(local_session.LocalSession, "last_safe", looked_at_meanwhile)
+    looks.join()
+    plain.fit(X, Y, **OPTIONS)
+    np.testing.assert_allclose(seen[0], plain.layers[0].kernel, rtol=1e-12)
     assert_same(state_in_order(plain), state_in_order(model))
 
 

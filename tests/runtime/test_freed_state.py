@@ -141,6 +141,16 @@ def test_some_rows_of_a_freed_variable_are_read_without_the_others(training, ind
         np.testing.assert_allclose(rows, tf.gather(training.alone["w"], indices), rtol=1e-12)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 3 is not in \[0, 3\)"):
         tf.gather(training.variables["w"], [3])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Tindices"):
+        tf.gather(training.variables["w"], [1.0])
+
+
+def test_rows_of_a_freed_variable_have_a_gradient(training):
+    training.step()
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(tf.gather(training.variables["w"], [2, 2]))
+    gradient = tape.gradient(total, training.variables["w"])
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradient)[:, 0], [0, 0, 2])
 
 
 def test_freed_memory_is_given_back_with_onednn():
