@@ -134,8 +134,8 @@ def test_a_state_is_of_its_step_or_is_not_written(looks, network, tmp_path, monk
             model.layers[0].kernel.numpy() if looks else None
         return read(self, entries, path)
 
-    with DistributedModel(model, network.pair(), "PartitionedPS") as dm, monkeypatch.context() as patched:
-        patched.setattr(TrainingState, "values", values)
-        with pytest.raises(NodeLostError):
-            dm.fit(X, X, batch_size=4, epochs=2, verbose=0, callbacks=[Resume(tmp_path, every=1)])
+    monkeypatch.setattr(TrainingState, "values", values)
+    with DistributedModel(model, network.pair(), "PartitionedPS") as dm, pytest.raises(NodeLostError):
+        dm.fit(X, X, batch_size=4, epochs=2, verbose=0, callbacks=[Resume(tmp_path, every=1)])
+    monkeypatch.undo()
     assert_same(*map(state_in_order, (train(HERE, "AllReduce", tmp_path), alone())))

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import threading
 import time
+from functools import partial
 
 import keras
 import numpy as np
@@ -61,8 +62,7 @@ def test_what_was_assigned_before_the_first_step_is_the_first_value(tmp_path):
     plain.save_weights(tmp_path / "first.weights.h5")
     model.load_weights(tmp_path / "first.weights.h5")
     with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
-        plain.fit(X, Y, **OPTIONS)
-        dm.fit(X, Y, **OPTIONS)
+        fit(plain, dm)
     assert_same(state_in_order(plain), state_in_order(model))
 
 
@@ -91,7 +91,7 @@ def test_all_looks_see_the_value_that_is_trained():
             keras.Input((6,)),
             keras.layers.Dense(6, kernel_initializer=lambda shape, dtype: drawn.normal(size=shape).astype("float16")),
         ])
-    model.compile(keras.optimizers.Nadam(0.01), "mse")  # which makes variables that cannot wait
+    model.compile(keras.optimizers.Nadam(0.01), "mse")
     first = model.layers[0].kernel.numpy()
     assert first.dtype == keras.config.floatx()
     with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
@@ -100,6 +100,7 @@ def test_all_looks_see_the_value_that_is_trained():
     assert 0 < change.max() < 0.02
 
 
+GATHERED = Sharded(weights="gathered", whole_bytes=0)
 OPTIMIZERS = {
     "Nadam": lambda: keras.optimizers.Nadam(0.01), "Muon": lambda: keras.optimizers.Muon(0.01),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
@@ -107,33 +108,37 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.usefixtures("float64")
-def test_every_optimizer_makes_the_values_of_its_slots_later(optimizer, monkeypatch):
+@pytest.fixture
+def apart(float64, monkeypatch):
+    """The front of a model whose variables are split over devices of this machine, however small they are."""
     monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+    return partial(DistributedModel, resource_spec=ResourceSpec.local(cpus=3), share_memory=False)
+
+
+def fit(*fronts):
+    for each in fronts:
+        each.fit(X, Y, **OPTIONS)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_every_optimizer_makes_the_values_of_its_slots_later(optimizer, apart):
     plain, model = made(), made(without_values())
     plain.compile(optimizer(), "mse")
     model.compile(optimizer(), "mse")
-    strategy = Sharded(weights="gathered", whole_bytes=0)
-    with DistributedModel(model, ResourceSpec.local(cpus=2), strategy, share_memory=False) as dm:
+    with apart(model, strategy=GATHERED) as dm:
         dm.plan(X, Y)
         slots = [each for each in model.optimizer.variables if each.shape == model.layers[0].kernel.shape]
-        assert slots
-        assert not any(has_value(each.value) for each in slots)
-        plain.fit(X, Y, **OPTIONS)
-        dm.fit(X, Y, **OPTIONS)
+        assert slots and not any(has_value(each.value) for each in slots)
+        fit(plain, dm)
     assert_same(state_in_order(plain), state_in_order(model))
 
 
 @pytest.mark.parametrize("kept", [None, "model"])
-@pytest.mark.usefixtures("float64")
-def test_on_one_machine_the_model_has_no_second_copy_of_what_is_split(kept, monkeypatch):
-    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+def test_on_one_machine_the_model_has_no_second_copy_of_what_is_split(kept, apart):
     plain, model = made(), made()
     kernel = model.layers[0].kernel.value
-    options = {"resource_spec": ResourceSpec.local(cpus=3), "share_memory": False, "keep_state": kept}
-    with DistributedModel(model, strategy=Sharded(weights="gathered", whole_bytes=0), **options) as dm:
-        for call in (lambda each: each.fit(X, Y, **OPTIONS), lambda each: each.train_on_batch(X, Y)):
+    with apart(model, strategy=GATHERED, keep_state=kept) as dm:
+        for call in (fit, lambda each: each.train_on_batch(X, Y)):
             call(plain)
             call(dm)
             assert has_value(kernel) == (kept == "model")
@@ -141,79 +146,65 @@ def test_on_one_machine_the_model_has_no_second_copy_of_what_is_split(kept, monk
             assert_same(state_in_order(plain), state_in_order(model))
         kernel.assign(2 * kernel)
         plain.layers[0].kernel.assign(2 * plain.layers[0].kernel)
-        plain.fit(X, Y, **OPTIONS)
-        dm.fit(X, Y, **OPTIONS)
+        fit(plain, dm)
         np.testing.assert_allclose(model(X), plain(X), rtol=1e-12)
         dm.strategy = "PS"
-        plain.fit(X, Y, **OPTIONS)
-        dm.fit(X, Y, **OPTIONS)
+        fit(plain, dm)
     assert_same(state_in_order(plain), state_in_order(model))
 
 
-@pytest.mark.usefixtures("float64")
-def test_what_devices_have_outlives_the_front(monkeypatch):
-    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+def test_what_devices_have_outlives_the_front(apart):
     plain, model = made(), made()
-    DistributedModel(model, ResourceSpec.local(cpus=3), "PartitionedPS", share_memory=False).fit(X, Y, **OPTIONS)
-    plain.fit(X, Y, **OPTIONS)
+    fit(plain, apart(model, strategy="PartitionedPS"))
     gc.collect()
     momentum = model.optimizer.variables[2].value
     np.testing.assert_allclose(tf.gather(momentum, [3, 1]), plain.optimizer.variables[2].numpy()[[3, 1]], rtol=1e-12)
     assert not has_value(momentum)
-    model.fit(X, Y, **OPTIONS)
-    plain.fit(X, Y, **OPTIONS)
+    fit(plain, model)
     assert_same(state_in_order(plain), state_in_order(model))
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-@pytest.mark.usefixtures("float64")
-def test_a_closed_session_leaves_what_it_shared_to_the_others(replicas, monkeypatch):
-    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
-    strategies, trained = {"PartitionedPS": 3, "AllReduce": replicas, Sharded(weights="gathered", whole_bytes=0): 3}, []
+def test_a_closed_session_leaves_what_it_shared_to_the_others(replicas, apart):
+    strategies, trained = {"PartitionedPS": 3, "AllReduce": replicas, GATHERED: 3}, []
     for of_plain in (True, False):
         keras.utils.set_random_seed(7)
         shared = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh")])
         models, fronts = [keras.Sequential([keras.Input((6,)), shared, keras.layers.Dense(6)]) for _ in range(3)], []
         for model, (strategy, cpus) in zip(models, strategies.items(), strict=True):
             model.compile(keras.optimizers.Adam(0.01), "mse")
-            fronts.append(DistributedModel(model, ResourceSpec.local(cpus=cpus), strategy, share_memory=False))
+            fronts.append(apart(model, resource_spec=ResourceSpec.local(cpus=cpus), strategy=strategy))
         used = models if of_plain else fronts
-        for position in (2, 0, 1, 2):
-            used[position].fit(X, Y, **OPTIONS)
+        fit(*(used[position] for position in (2, 0, 1, 2)))
         for position in (1, 0, 2):
             fronts[(position + 1) % 3].close()
-            used[position].fit(X, Y, **OPTIONS)
+            fit(used[position])
         fronts[2].close()
         trained.append({f"{each}": state_in_order(model) for each, model in enumerate(models)})
     assert_same(flat(trained[0]), flat(trained[1]))
 
 
-@pytest.mark.usefixtures("float64")
-def test_who_looks_while_the_session_closes_sees_what_was_trained(monkeypatch):
-    monkeypatch.setattr(local_session, "LARGE_BYTES", 8)
+def test_who_looks_while_the_session_closes_sees_what_was_trained(apart, monkeypatch):
     plain, model = made(), made()
-    read, last_safe, begun, seen = Copies.read, local_session.LocalSession.last_safe, threading.Event(), []
+    read, last_safe, seen = Copies.read, local_session.LocalSession.last_safe, []
     looks = threading.Thread(target=lambda: seen.append(tf.identity(model.layers[0].kernel)))
 
     def slow(copies, name):
         if threading.current_thread() is looks:
-            begun.set()
             time.sleep(0.3)
         return read(copies, name)
 
     def looked_at_meanwhile(session, name):
         if looks.ident is None:
             looks.start()
-            begun.wait(0.3)
+            time.sleep(0.1)
         return last_safe(session, name)
 
-    strategy = Sharded(weights="gathered", whole_bytes=0)
-    with DistributedModel(model, ResourceSpec.local(cpus=3), strategy, share_memory=False) as dm:
-        dm.fit(X, Y, **OPTIONS)
+    with apart(model, strategy=GATHERED) as dm:
+        fit(plain, dm)
         monkeypatch.setattr(Copies, "read", slow)
         monkeypatch.setattr(local_session.LocalSession, "last_safe", looked_at_meanwhile)
     looks.join()
-    plain.fit(X, Y, **OPTIONS)
     np.testing.assert_allclose(seen[0], plain.layers[0].kernel, rtol=1e-12)
     assert_same(state_in_order(plain), state_in_order(model))
 

@@ -1,19 +1,16 @@
 """The test network does what the tests that stand on it take for granted."""
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.network.fixtures import skip_or_fail
-from tests.network.namespaces import children
-from tests.support.waiting import comes_true, until
+from tests.support.waiting import until
 
 REACH = """
 import socket, sys
@@ -137,24 +134,6 @@ def test_a_host_without_power_says_no_goodbye_and_comes_back_with_its_keys(netwo
     assert ssh(network, host.address, "true").wait(10) == 0
 
 
-BUILD_AND_CLOSE = """
-import sys
-from tests.network import lan
-network = lan.Network(2, sys.argv[1])
-print(network.hosts[1].output("hostname"), end="")
-network.close()
-"""
-
-
-def test_a_network_can_be_built_where_something_is_mounted_below_run(network_is_possible, tmp_path):
-    """`ip netns add` mounts `/run/netns` and leaves it mounted; the test mounts a directory that nobody else sees."""
-    with tempfile.TemporaryDirectory(dir="/run") as mounted:
-        script = f"mount --bind {mounted} {mounted} && exec \"$@\""
-        argv = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", BUILD_AND_CLOSE, tmp_path]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2])
-    assert done.stdout == "host1\n", done.stderr
-
-
 def test_a_required_network_fails_instead_of_being_skipped(monkeypatch):
     monkeypatch.delenv("AUTODIST_REQUIRE_NETWORK", raising=False)
     with pytest.raises(pytest.skip.Exception, match="no root"):
@@ -163,54 +142,3 @@ def test_a_required_network_fails_instead_of_being_skipped(monkeypatch):
     with pytest.raises(pytest.fail.Exception, match="no root"):
         skip_or_fail("no root")
     skip_or_fail(None)
-
-
-OPEN_AND_WAIT = """
-import signal, sys
-from tests.network import lan
-from tests.support.waiting import until
-network = lan.Network(3, sys.argv[1])
-host = network.hosts[1]
-programs = [host.run(["sleep", "1000"]) for host in network.hosts]
-until(lambda: all(host.processes() for host in network.hosts[1:]))
-print(network.hosts[0].interface, flush=True)
-signal.pause()
-"""
-
-
-def namespaces_of(pid):
-    with contextlib.suppress(OSError):
-        return {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in ("net", "pid", "mnt")}
-    return set()
-
-
-def family(pid):
-    """``pid`` and all that descends from it."""
-    return [pid, *(each for child in children(pid) for each in family(child))]
-
-
-def interfaces():
-    return [name for _, name in socket.if_nameindex()]
-
-
-def test_killing_the_owner_leaves_nothing(network_is_possible, tmp_path):
-    argv = [sys.executable, "-c", OPEN_AND_WAIT, tmp_path]
-    owner = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-    with owner.stdout:
-        interface = owner.stdout.readline().strip()
-    assert interface in interfaces()
-    processes = family(owner.pid)
-    spaces = set().union(*map(namespaces_of, processes)) - namespaces_of(os.getpid())
-    # The bridge's network, and for each of two hosts its network, its processes and its mounts.
-    assert len(processes) > 10 and len(spaces) == 1 + 2 * 3
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.wait()
-
-    def left():
-        """What is left behind: processes, namespaces, the interface."""
-        running = [pid for pid in processes if Path(f"/proc/{pid}").exists()]
-        used = set().union(*(namespaces_of(path.name) for path in Path("/proc").glob("[0-9]*")))
-        return running, spaces & used, [name for name in interfaces() if name == interface]
-
-    comes_true(lambda: not any(left()), within=30)
-    assert left() == ([], set(), [])

@@ -243,20 +243,14 @@ SAVES = "or let fewer bytes travel by a compressor of AllReduce, which is not ex
 WAITS = "The bytes take 0.2 ms, and the rest is waiting for messages"
 
 
-def test_what_gathers_cost_is_said_with_what_saves_it():
+@pytest.mark.parametrize("seconds, factored, gathered, advice", [
+    (0.6, 0, 0, SAVES), (2e-4, 0, 0, WAITS), (2e-4, 3, 0, WAITS), (0.6, 3, 0, "of 3 gradients the factors"),
+    (0.6, 3, 0.4, "keep whole weights where memory allows (Sharded()), which saves 200.0 ms"),
+], ids=["bytes", "latency", "latency of factors", "bytes of factors", "gathers"])  # fmt: skip
+def test_the_advice_on_the_wire_is_about_what_travels(seconds: float, factored: int, gathered: float, advice: str):
     parts = dict.fromkeys((INPUT, PYTHON, COMPUTE, UPDATE, STARTING, HOME), 0.01) | {WIRE: 0.9}
-    wire = WireTime("a", 0.6 * 1.25e8, 1.0, gathered=0.4 * 1.25e8)
-    text = text_of(TimeTable(1.0, {"a": parts, "b": parts}, 1, 4, 2, 0.0, 1, wire=wire))
-    assert "600.0 ms of wire on a: 71.5 MiB (47.7 MiB of gathered weights)" in text
-    assert "keep whole weights where memory allows (Sharded()), which saves 200.0 ms" in text
-
-
-@pytest.mark.parametrize("seconds, factored, advice", [
-    (0.6, 0, SAVES), (2e-4, 0, WAITS), (2e-4, 3, WAITS), (0.6, 3, "of 3 gradients the factors"),
-], ids=["bytes", "latency", "latency of factors", "bytes of factors"])  # fmt: skip
-def test_the_advice_on_the_wire_is_about_what_travels(seconds: float, factored: int, advice: str):
-    parts = dict.fromkeys((INPUT, PYTHON, COMPUTE, UPDATE, STARTING, HOME), 0.01) | {WIRE: 0.9}
-    wire = WireTime("a", seconds * 1.25e8, 1.0, factored=factored)
+    wire = WireTime("a", seconds * 1.25e8, 1.0, factored=factored, gathered=gathered * 1.25e8)
     text = text_of(TimeTable(1.0, {"a": parts, "b": parts}, 1, 4, 2, 0.0, 1, wire=wire))
     assert advice in text and "raise batch_size" in text.lower()
+    assert ("71.5 MiB (47.7 MiB of gathered weights)" in text) == bool(gathered)
     assert ("not exact" in text) == (advice == SAVES), "what saves little is not advised"

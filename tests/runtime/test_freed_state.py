@@ -139,17 +139,16 @@ def test_some_rows_of_a_freed_variable_are_read_without_the_others(training, ind
         rows = tf.gather(training.variables["w"], indices)
         assert training.raw("w").shape.num_elements() == 0
         np.testing.assert_allclose(rows, tf.gather(training.alone["w"], indices), rtol=1e-12)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[0\] = 3 is not in \[0, 3\)"):
-        tf.gather(training.variables["w"], [3])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Tindices"):
-        tf.gather(training.variables["w"], [1.0])
+    for wrong, said in {3: r"indices = 3 is not in \[0, 3\)", 1.0: "Tindices"}.items():
+        with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+            tf.gather(training.variables["w"], wrong)
 
 
 def test_rows_of_a_freed_variable_have_a_gradient(training):
     training.step()
     with tf.GradientTape() as tape:
-        total = tf.reduce_sum(tf.gather(training.variables["w"], [2, 2]))
-    gradient = tape.gradient(total, training.variables["w"])
+        rows = tf.gather(training.variables["w"], [2, 2])
+    gradient = tape.gradient(rows, training.variables["w"])
     np.testing.assert_array_equal(tf.convert_to_tensor(gradient)[:, 0], [0, 0, 2])
 
 

@@ -122,11 +122,12 @@ def victim(name: str, program: int, other_host: int | None) -> int:
     """The process to kill."""
     if name == "program":
         return program
-    near = set(namespaces.children(program)) if name == "agent here" else None
-    running = namespaces.processes(other_host if near is None else os.getpid())
+    there, near = name == "agent there", namespaces.children(program)
     # The command of a client of ssh, which is a child of the program too, names an agent.
-    agents = [pid for pid, words in running if re.match(r"\S*python\S* -m \S+\.on_node\.agent", words)]
-    (agent,) = agents if near is None else near.intersection(agents)
+    (agent,) = (
+        pid for pid, words in namespaces.processes(other_host if there else program)
+        if re.match(r"\S*python\S* -m \S+\.on_node\.agent", words) and (there or pid in near)
+    )
     return agent
 
 
