@@ -43,6 +43,7 @@ from options import JSON, command, option
 from turns import Job, Training, Turns
 
 from tests.network.lan import missing
+from tests.network.namespaces import children
 
 PARTS = ("formula", "limit", "table", "time")
 WIDTH = 4096
@@ -90,7 +91,8 @@ def limited(made: Any, limit: float) -> Iterator[list[Group]]:
     groups = [Group(f"host{host.index}", limit) for host in made.hosts[1:]]
     try:
         for group, host in zip(groups, made.hosts[1:], strict=True):
-            group.take(host.listener.pid)
+            for process in children(host.listener.pid):  # the sshd, and what it will start
+                group.take(process)
         yield groups
     finally:
         for group in groups:
@@ -185,7 +187,7 @@ def limits(limit: float, layers: int, job: Job) -> Iterator[tuple[str, str, list
     """What becomes of the model on four hosts of which each may take some GiB, and on one; the MiB of each group."""
     from autodist_core.strategy import Sharded
 
-    with hosts.network(4, "1gbit") as made:
+    with hosts.network(4, "10gbit") as made:
         for name, strategy in ((GATHERED, Sharded(weights=GATHERED)), ("AllReduce", "AllReduce")):
             with limited(made, limit) as groups:
                 train = partial(dense, layers=layers, strategy=strategy)

@@ -130,9 +130,7 @@ class Steps(Generic[B, C]):
         """
         found = self._alternative(batch) or self._add(batch, same_size)
         with found.captured.lines.told():
-            state, step = self._session_step(found)
-            if not self._mentioned:
-                self._warn(state, step, batch)
+            state, step = self._session_step(found, batch)
             state.before_step()
             try:
                 outputs = step(batch.arrays, batch.total)
@@ -151,7 +149,7 @@ class Steps(Generic[B, C]):
         """The function, captured for batches like this one and added to the session; nothing runs."""
         found = self._alternative(batch) or self._add(batch, same_size)
         with found.captured.lines.told():
-            self._session_step(found)
+            self._session_step(found, batch)
         return found.captured
 
     def capture(self, batch: B, keep: bool = False, same_size: bool = False) -> C:
@@ -232,14 +230,14 @@ class Steps(Generic[B, C]):
         self._training.try_once(captured.item, captured.entries, batch.arrays, batch.total)
         # The alternative is stored only after this call: the session may refuse the step.
         with found.captured.lines.told():
-            self._session_step(found)
+            self._session_step(found, batch)
         if self.captured is None:
             self.captured = found.captured
         self._known.setdefault(batch.signature, []).append(found)
         self._added(found.captured)
         return found
 
-    def _session_step(self, found: _Alternative[C]) -> tuple[TrainingState, SessionStep]:
+    def _session_step(self, found: _Alternative[C], batch: B) -> tuple[TrainingState, SessionStep]:
         if found.added is None or found.added[0] is not self._training.state:
             item, admitted = None, found.captured.item
             while item is not admitted:
@@ -249,6 +247,9 @@ class Steps(Generic[B, C]):
                 admitted = self._admit(state, item)
             own = {entry.spec.name: entry.handle for entry in found.captured.entries}
             step = state.session.add(item, found.usual, own)
+            if not self._mentioned:
+                self._warn(state, step, batch)
+            # From here on, variables may get the values for which they wait.
             state.watch(found.captured.entries)
             found.added = state, step
         return found.added

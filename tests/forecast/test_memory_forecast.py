@@ -84,9 +84,10 @@ def test_variables_that_do_not_fit_are_refused_before_any_step(scope, monkeypatc
         layers = keras.Sequential([keras.Input((64,)), keras.layers.Dense(9000), keras.layers.Dense(2)])
     layers.compile("adam", "mse")
     monkeypatch.setattr(needs, "machine_resources", lambda: {"memory_free": 6 * layers.count_params()})
-    with DistributedModel(layers, ResourceSpec.local(cpus=2), "AllReduce", share_memory=False) as dm:
-        with pytest.raises(StrategyError, match=r"do not fit, whatever the batch: .* the device has .* MiB"):
-            dm.fit(*batch(4), verbose=0)
+    dm = DistributedModel(layers, ResourceSpec.local(cpus=2), "AllReduce", share_memory=False)
+    with dm, pytest.raises(StrategyError, match=r"do not fit, whatever the batch: .* the device has .* MiB"):
+        dm.fit(*batch(4), verbose=0)
+    assert all(("make_first_value" in vars(each.value)) == (scope is without_values) for each in layers.weights)
 
 
 @pytest.mark.parametrize(("devices", "second"), [("cpus", "10.0.0.2"), ("gpus", "10.0.0.2:GPU:0")])

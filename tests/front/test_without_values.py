@@ -139,8 +139,7 @@ def test_on_one_machine_the_model_has_no_second_copy_of_what_is_split(kept, apar
     kernel = model.layers[0].kernel.value
     with apart(model, strategy=GATHERED, keep_state=kept) as dm:
         for call in (fit, lambda each: each.train_on_batch(X, Y)):
-            call(plain)
-            call(dm)
+            list(map(call, (plain, dm)))
             assert has_value(kernel) == (kept == "model")
             assert dm.evaluate(X, Y, verbose=0) == pytest.approx(plain.evaluate(X, Y, verbose=0), rel=1e-12)
             assert_same(state_in_order(plain), state_in_order(model))
