@@ -64,7 +64,16 @@ def _build_optimizer(model: Any) -> None:
 
 @contextmanager
 def slots_as_weights(model: Any) -> Iterator[None]:
-    """Let the optimizers of a model make variables without values for weights without values."""
+    """Let the optimizers of a model make variables without values for weights without values.
+
+    >>> with without_values():
+    ...     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("adam", "mse")
+    >>> with slots_as_weights(model):
+    ...     model.optimizer.build(model.trainable_variables)
+    >>> has_values(model.optimizer.variables)
+    False
+    """
     with ExitStack() as hooks:
         for optimizer in unbuilt_optimizers(model):
             make = partial(_made_as, optimizer.add_variable_from_reference)
