@@ -102,7 +102,6 @@ def test_all_looks_see_the_value_that_is_trained():
 
 GATHERED = Sharded(weights="gathered", whole_bytes=0)
 OPTIMIZERS = {
-    "Nadam": lambda: keras.optimizers.Nadam(0.01), "Muon": lambda: keras.optimizers.Muon(0.01),
     "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
     "from the weights": lambda: keras.optimizers.ScheduleFreeAdamW(0.01),
 }
@@ -163,6 +162,7 @@ def test_what_devices_have_outlives_the_front(apart):
     assert_same(state_in_order(plain), state_in_order(model))
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_a_closed_session_leaves_what_it_shared_to_the_others(replicas, apart):
     strategies, trained = {"PartitionedPS": 3, "AllReduce": replicas, GATHERED: 3}, []
