@@ -76,9 +76,10 @@ class Group:
         return int((self._folder / self._used).read_text()) / 2**20
 
     def close(self) -> None:
-        """Remove the group, if its processes have ended."""
-        with suppress(OSError):
-            self._folder.rmdir()
+        """Remove this group, and those of programs that have ended."""
+        for folder in self._folder.parent.glob("autodist-*"):
+            with suppress(OSError):  # its processes have not ended
+                folder.rmdir()
 
 
 def _is_second() -> bool:
@@ -126,9 +127,8 @@ def table(job: Job, turns: Turns, folder: str) -> None:
     import numpy as np
 
     from autodist_core.strategy import Sharded
-    from autodist_keras import DistributedModel, huge_files, without_values
+    from autodist_keras import DistributedModel, without_values
 
-    del huge_files
     keras.utils.set_random_seed(0)
     with without_values():
         model = keras.Sequential([

@@ -30,6 +30,5 @@ __all__ = [
     "PARTS", "PIPELINE", "Compared", "DistributedGraph", "Draft", "Factors", "Kernel", "Part", "Placement", "Tasks",
     "arrange", "build", "bytes_of_example", "compilable", "drawn", "drawn_by_replicas", "drawn_by_update",
     "drawn_explicitly", "examine", "factor_limits", "factored", "factors", "inference", "iterator_types", "joining",
-    "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "slots",
-    "with_alike_updates",
+    "mixed_results", "next_of", "part_of", "place", "run", "sample_of", "slots", "with_alike_updates",
 ]  # fmt: skip

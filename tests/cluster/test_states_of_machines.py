@@ -124,7 +124,7 @@ def test_a_folder_that_machines_do_not_see(network, tmp_path):
 
 @pytest.mark.parametrize("looks", [False, True], ids=["at once", "after a look"])
 def test_a_state_is_of_its_step_or_is_not_written(looks, network, tmp_path, monkeypatch):
-    """A machine is lost when the third state is read: the program has the values of an earlier step."""
+    """A machine is lost when the fourth state is read: the program has the values of an earlier step."""
     monkeypatch.setattr(written_parts, "LARGE_BYTES", 1 << 30)
     model, read, states = made(), TrainingState.values, iter(range(4))
 

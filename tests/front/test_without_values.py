@@ -120,7 +120,7 @@ def fit(*fronts):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_every_optimizer_makes_the_values_of_its_slots_later(optimizer, apart):
+def test_an_optimizer_that_the_trace_builds_makes_the_values_of_its_slots_later(optimizer, apart):
     plain, model = made(), made(without_values())
     plain.compile(optimizer(), "mse")
     model.compile(optimizer(), "mse")
