@@ -83,21 +83,25 @@ def block(workload: str, predicted: Mapping[str, float], times: Mapping[str, lis
 
 
 def compared(workload: str, spec: Any, one: float = 1e3) -> dict[str, Any]:
-    """The candidates for a model by name, without those that do the same; `one` is a step of one replica in ms."""
+    """The candidates for a model by name, without those that do the same; `one` is a step of one replica in ms.
+
+    >>> from autodist_core import ResourceSpec
+    >>> "PS" in compared("one_layer", ResourceSpec({"nodes": [{"address": "a", "chief": True}, {"address": "b"}]}))
+    True
+    """
     from growth import captured
 
-    from autodist_core.auto.choosing import USUAL, Trial
-    from autodist_core.auto.of_step import carried_out, profile_of
+    from autodist_core.auto.choosing import USUAL
     from autodist_core.auto.profiles import ClusterProfile
+    from autodist_core.auto.trial import trial_of
 
     item, hosts = captured(workload), len(spec.nodes)
-    model = profile_of(item, spec, BATCH)
-    rate = model.operations * BATCH / (one / 1e3) / hosts
-    machines = ClusterProfile.assumed(spec).machines
+    trial = trial_of(item, spec, BATCH)
+    rate = trial.charging.model.operations * BATCH / (one / 1e3) / hosts
     processors = (os.cpu_count() or 1) / hosts
+    machines = trial.charging.cluster.machines
     cluster = ClusterProfile(tuple(replace(each, rate=rate, processors=processors) for each in machines))
-    trial = Trial.of(item, spec, BATCH, model, cluster, carried_out=lambda found: carried_out(item, found))
-    return {each.name: each for each in trial.compared(USUAL)}
+    return {each.name: each for each in trial.on(cluster).compared(USUAL)}
 
 
 def measure(made: Any, workload: str, content: Any, names: Sequence[str], steps: int, rounds: int) -> Any:

@@ -204,6 +204,6 @@ def available(memory: str, here: str, held: int = 0) -> int | None:
     if device:
         sizes, index = cards() if address == here else described.get("cards", ()), DeviceSpec.parse(memory).index
         return sizes[index] if index < len(sizes) else None
-    if address == here:
-        return machine_resources()["memory_free"] + held
+    if address == here:  # the agent of this machine may have a limit of its own
+        return max(machine_resources()["memory_free"] + held, described.get("memory_free", 0))
     return described.get("memory_free")

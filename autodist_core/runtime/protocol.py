@@ -118,8 +118,11 @@ class Session(ABC):
         return False
 
     @abstractmethod
-    def settle(self) -> None:
-        """Wait until no replica is at work. The failure of a replica is raised here."""
+    def settle(self, stays: bool = False) -> None:
+        """Wait until no replica is at work. The failure of a replica is raised here.
+
+        Afterwards the state is safe if a machine is lost, unless it `stays` on the machines.
+        """
 
     @abstractmethod
     def load(self, values: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ class ReplicatedSession(Session):
         self._require_open()
         self._added.load(values)
 
-    def settle(self, but: LooseStep | None = None) -> None:
+    def settle(self, stays: bool = False, but: LooseStep | None = None) -> None:
         """Wait until no replica is at work, and combine the replicas' side state. The step `but` is left out."""
         for step in self._loose:
             if step is not but:

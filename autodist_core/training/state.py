@@ -4,18 +4,16 @@ In: a session, and the entries of the variables that its steps touch. Out: calls
 A front's step function calls `before_step`, runs the step of the session, and calls `end_step` and `after_step`.
 
 While a model trains, the session has the newer values. The memory of a variable is freed meanwhile, if the session
-keeps its value. A variable gets its current value before somebody sees it; `numpy()` and `assign` go to the session
-instead. A changed variable is loaded into the session before the next step. A variable that nobody sees is not moved.
-`watching.py` reports the looks. `life.Life` has the states of a variable, and `life.TRANSITIONS` what leads to which.
+keeps its value. A variable gets its value before somebody sees it; `numpy()` and `assign` go to the session instead. A
+changed variable is loaded before the next step. `watching.py` reports the looks, `life.TRANSITIONS` says what follows.
 
-On one machine, a variable of the model may be a copy of the session itself, its **home** (`homes.py`): then it is never
-behind. If it is the only copy, it is not watched. If there are others, these follow before the next step. What has no
-home stays in the session between two calls. Sessions may share variables: the one that was used last has the newer
-values, and brings them to the variables before another one runs a step.
+On one machine, a variable of the model may be a copy of the session itself, its **home** (`homes.py`): it is never
+behind, and not watched if it is the only copy. What has no home stays in the session between two calls. Sessions may
+share variables: the one that was used last brings the values to the variables before another one runs a step.
 
-Between two calls nothing is watched, and `Session.rest` frees the session's copies on the program's machine before
-values come home. `release` keeps the memory of each value that came. TensorFlow then gives a variable that changes
-other memory, so `resume` finds the unchanged variables, which are not loaded again unless replicas are loose.
+Between two calls only what stays away is watched, and `Session.rest` frees the copies on the program's machine before
+values come home. `release` keeps the memory of each value that came. TensorFlow gives a variable that changes other
+memory, so `resume` finds the unchanged variables, which are not loaded again unless replicas are loose.
 
 Any thread may look. Another thread than the one that trains waits for the end of the current step, but not for long:
 then it sees the value that the model has. A value that it writes counts from the next step on.
@@ -81,7 +79,7 @@ class TrainingState:
         """The variables that have no value here, since the session has it. Each gets one before anybody sees it."""
         self._left: dict[str, np.ndarray] = {}
         """The values that model and session had in common at the last `release`, as views of the variables' memory."""
-        self._iterators: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+        self._iterators = WeakKeyDictionary[Any, set[str]]()
         """The variables that the pipelines of iterators read. These looks are not reported."""
         self._thread = threading.get_ident()
         self._stepping = False
@@ -124,14 +122,14 @@ class TrainingState:
         self._thread = threading.get_ident()
 
     def _attach(self, entry: Entry) -> None:
-        name, subscription = entry.spec.name, Subscription(self, entry)
+        name = entry.spec.name
         if is_home := name in self._homes:
             entry.make_value()  # another session may have left it to its file
             self._homes.may_change(name)
         else:
             self._moments[name] = _CHANGED
-        watch(subscription)
-        self._watched[name] = subscription
+        self._watched[name] = Subscription(self, entry)
+        watch(self._watched[name])
         left = None if is_home else self._left.pop(name, None)
         with self._value_lock:
             # Another thread may have looked by now.
@@ -213,8 +211,8 @@ class TrainingState:
     def _fill(self, entry: Entry, value: np.ndarray | None = None) -> None:
         """Give a variable without a value one: this one, or that of the last safe state, or its first value."""
         if value is None:
-            freed = entry.spec.name in self._freed
-            value = array_of(self.session.last_safe(entry.spec.name)) if freed else entry.first_value()
+            name = entry.spec.name
+            value = array_of(self.session.last_safe(name)) if name in self._freed else entry.first_value()
         if value is not None:
             entry.write(value)
             self._freed.discard(entry.spec.name)
@@ -230,12 +228,10 @@ class TrainingState:
         with self._value_lock:
             read = set().union(*self._iterators.values())
             shown = {name for name, moment in self._moments.items() if moment.life is Life.STALE_HELD}
-        entries = [self._entries[name] for name in sorted(shown | read)]
         with self._session_lock:
-            self._pull(entries)
-        for entry in entries:
-            if entry.spec.name in read:
-                self._note(entry, others=True)
+            self._pull([self._entries[name] for name in sorted(shown | read)])
+        for name in sorted(read):
+            self._note(self._entries[name], others=True)
 
     def copy_of(self, entry: Entry, rows: np.ndarray | None = None) -> np.ndarray | None:
         """A copy of a variable's value, which stays freed, for the thread that trains; None if it must look."""
@@ -283,10 +279,9 @@ class TrainingState:
     def iterated(self, entry: Entry, iterator: Any) -> None:
         """Give a variable its current value after each step from now on, as long as the iterator exists."""
         self.looked_at(entry)
-        if entry.spec.name in self._homes:
-            return
-        with self._value_lock:
-            self._iterators.setdefault(iterator, set()).add(entry.spec.name)
+        if entry.spec.name not in self._homes:
+            with self._value_lock:
+                self._iterators.setdefault(iterator, set()).add(entry.spec.name)
 
     def _pull_unless_stepping(self, entry: Entry) -> bool:
         """Pull a value that is behind; False if a step runs."""
@@ -304,11 +299,11 @@ class TrainingState:
                 moment = Moment(moment.life, as_shown(entry.view(), self._can_be_freed(name)))
             self._moments[name] = moment
 
-    def settle(self) -> None:
-        """Wait until no replica is at work. Raise an error that came up in a look."""
+    def settle(self, stays: bool = False) -> None:
+        """Wait until no replica is at work. Raise an error that came up in a look. The state may `stay` where it is."""
         with self._session_lock:
             self._stepping = False
-            self.session.settle()
+            self.session.settle(stays)
             self._raise_unraised()
 
     def _raise_unraised(self) -> None:
@@ -322,8 +317,15 @@ class TrainingState:
             if again:
                 with self._value_lock:
                     self._moments = {name: self._moments[name] for name in self._covered & self._moments.keys()}
-            away = {name for name in self._freed if self.leaves_values and self._can_be_freed(name)}
+            away = set(filter(self._can_be_freed, self._freed if self.leaves_values else ()))
             self._pull([each for name, each in self._entries.items() if name not in away])
+
+    def go_back(self) -> None:
+        """After a loss between two calls, give what nobody has changed since the last call its last safe value."""
+        self.resume()
+        with self._session_lock:
+            self._moments = {name: moment for name, moment in self._moments.items() if moment.life in IS_CHANGED}
+            self.pull_all()
 
     def values(self, entries: Sequence[Entry], path: str = "") -> list[Variable | Callable[[], np.ndarray]]:
         """What copies each variable's current value, or the variable of a checkpoint at `path` that machines wrote."""
@@ -344,13 +346,13 @@ class TrainingState:
         """Stop watching what does not stay away. These variables are instances of their own classes again."""
         with defer_interrupt(), self._session_lock, self._value_lock:
             # While they are still watched: who writes from here on changes the memory. Interrupted loose replicas may
-            # still update the session. A view of a large variable would keep its memory: the session compares values.
-            together = self.session.placement.loose is None
+            # still update the session. A view of a changed large variable would keep all that came home twice.
+            together, leaves = self.session.placement.loose is None, self.leaves_values
             self._left = {
-                name: self._entries[name].view() for name, moment in self._moments.items()
-                if together and moment.life is Life.CURRENT and name in self._watched and not self._can_be_freed(name)
+                name: self._entries[name].view() for name, moment in self._moments.items() if together
+                and moment.life is Life.CURRENT and name in self._watched and (leaves or not self._can_be_freed(name))
             }
-            away = self._freed if self.leaves_values else set()
+            away = self._freed if leaves else set()
             for name in sorted(self._freed - away):
                 self._fill(self._entries[name])
             for name in self._watched.keys() - away:
@@ -386,11 +388,9 @@ class TrainingState:
             return moment
 
     def _pull(self, entries: Sequence[Entry]) -> None:
-        known = set(self.session.known)
-        found = {
-            entry.spec.name: entry for entry in entries
-            if entry.spec.name in known and self._compare(entry.spec.name).life in IS_BEHIND
-        }
+        named = {entry.spec.name: entry for entry in entries}
+        behind = {name for name in named.keys() & self.session.known if self._compare(name).life in IS_BEHIND}
+        found = {name: entry for name, entry in named.items() if name in behind}
         for name, value in self.session.read_each(found) if found else ():
             with defer_interrupt(), self._value_lock:
                 moment = self._compare(name)

@@ -82,12 +82,17 @@ class Training:
     def close_session(self) -> None:
         """Close the session. The compressors' state is kept for the next one."""
         state = self.state
-        if state is not None:
-            self._stayed_away = state.stays_away
+        if state is None:
+            return
+        self._stayed_away = state.stays_away
+        try:
+            if state.leaves_values:
+                with stage("keeping what stayed on the machines"):
+                    _even_if_interrupted(state.settle)
+        finally:
             self._compressors = self.compressor_state()
-        with defer_interrupt():
-            self.state, self.trained, self._items, self._said = None, None, (), set()
-        if state is not None:
+            with defer_interrupt():
+                self.state, self.trained, self._items, self._said = None, None, (), set()
             _end(state)
 
     def close(self) -> None:
@@ -234,6 +239,7 @@ class Training:
             if self._compressors is not None:
                 session.load_added(self._compressors.for_strategy(trained.id))
             if before is not None:
+                before.settle()
                 before.pull_all()
         except BaseException:
             session.close()
@@ -269,6 +275,8 @@ def updates(item: GraphItem) -> bool:
 def _end(state: TrainingState) -> None:
     try:
         with stage("keeping what the session has"):
+            if state.leaves_values and state.session.condition is Condition.LOST:
+                state.go_back()
             _even_if_interrupted(state.let_go)
     finally:
         state.session.close()
@@ -285,7 +293,7 @@ def _even_if_interrupted(action: Callable[[], object]) -> None:
 
 def _settle_and_pull(state: TrainingState) -> None:
     try:
-        state.settle()
+        state.settle(stays=state.leaves_values)
     finally:
         if not state.leaves_values:
             state.session.rest()

@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from autodist_core.cluster.chief import fleet
 from autodist_core.errors import NodeLostError
+from autodist_core.runtime.recovery import on_disk
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.hurting import agents, cut, kill, loss_is_noticed, starve, stop
@@ -59,6 +61,7 @@ def fit(front, epochs=3, callbacks=()):
 def after_steps(steps: int) -> dict:
     """The state of one device after so many steps."""
     model = compiled(DENSE)
+    model.optimizer.build(model.trainable_variables)
     for step in range(steps):
         rows = slice(step % PER_EPOCH * BATCH, (step % PER_EPOCH + 1) * BATCH)
         model.train_on_batch(DATA.x[rows], DATA.y[rows])
@@ -194,10 +197,15 @@ def test_single_steps_send_only_what_was_changed_and_lose_nothing_between_them(n
         assert bytes_of_three_steps() > size
 
 
-@pytest.mark.long
-def test_a_node_that_is_lost_between_the_calls_of_a_block_is_named_with_what_is_kept(network):
-    with OverHosts(DENSE, network.pair(), lost_after=LOST_AFTER) as hosts:
+@pytest.mark.quick("machines")
+@pytest.mark.parametrize("place", [None, "machines"])
+def test_a_node_that_is_lost_between_calls_is_named_with_what_is_kept(network, monkeypatch, place):
+    """In a block, or where large values stay on the machines between calls."""
+    monkeypatch.setattr(on_disk, "LARGE_BYTES", 64)
+    monkeypatch.setattr(on_disk.OnDisk, "most_in_memory", 0)
+    with OverHosts(DENSE, network.pair(), lost_after=LOST_AFTER, keep_state=place, backup_every=600) as hosts:
         hosts.compile("adam", "PartitionedPS")
+        block = nullcontext if place else hosts.front.one_call
 
         def steps(first: int, last: int) -> None:
             for step in range(first, last):
@@ -205,7 +213,7 @@ def test_a_node_that_is_lost_between_the_calls_of_a_block_is_named_with_what_is_
                 hosts.front.train_on_batch(DATA.x[rows], DATA.y[rows])
 
         words = r"(?s)was lost.*holds the state after training step"
-        with pytest.raises(NodeLostError, match=words) as caught, hosts.front.one_call():
+        with pytest.raises(NodeLostError, match=words) as caught, block():
             steps(0, 3)
             assert int(hosts.model.optimizer.iterations.numpy()) == 3
             kill(network.hosts[1])
@@ -214,7 +222,7 @@ def test_a_node_that_is_lost_between_the_calls_of_a_block_is_named_with_what_is_
         kept = int(hosts.model.optimizer.iterations.numpy())
         assert f"after training step {kept}" in str(caught.value)
         assert_same(after_steps(kept), trained(hosts.model).state)
-        with hosts.front.one_call():
+        with block():
             steps(kept, 5)
         assert_same(after_steps(5), trained(hosts.model).state)
 

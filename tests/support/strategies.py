@@ -6,17 +6,8 @@ from typing import Any
 
 from autodist_core import ResourceSpec
 from autodist_core.proto import strategy_pb2
-from autodist_core.strategy import (
-    PS,
-    AllReduce,
-    Parallax,
-    PartitionedAR,
-    PartitionedPS,
-    PSLoadBalancing,
-    RandomAxisPartitionAR,
-    Sharded,
-    UnevenPartitionedPS,
-)
+from autodist_core.strategy import BUILDERS as OF_THE_PACKAGE
+from autodist_core.strategy import AllReduce, Sharded
 from autodist_core.strategy.base import Strategy, StrategyBuilder
 from autodist_core.strategy.strategy import COMPRESSORS
 
@@ -100,11 +91,7 @@ class EveryAxis(HandWritten):
         serve(node, *servers[: 1 if axis is None else self.shards])
 
 
-BUILDERS = {
-    "AllReduce": AllReduce, "PS": PS, "PSLoadBalancing": PSLoadBalancing, "Parallax": Parallax,
-    "PartitionedPS": PartitionedPS, "UnevenPartitionedPS": UnevenPartitionedPS, "PartitionedAR": PartitionedAR,
-    "RandomAxisPartitionAR": RandomAxisPartitionAR, "Sharded": partial(Sharded, whole_bytes=0),
-}  # fmt: skip
+BUILDERS = {**OF_THE_PACKAGE, "Sharded": partial(Sharded, whole_bytes=0)}
 LOSSY = tuple(AllReduce(compressor=name) for name in COMPRESSORS if name != "NoneCompressor")
 """One for each compressor."""
 GATHERED = Sharded(weights="gathered", whole_bytes=0)

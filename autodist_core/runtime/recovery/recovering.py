@@ -106,13 +106,15 @@ class RecoveringSession(Session):
             self._try_until_done(self._back_up)
         return outputs, self._steps[event.step].graph
 
-    def settle(self) -> None:
+    def settle(self, stays: bool = False) -> None:
         """Wait until no replica is at work, and back up the state: the results of a finished call cannot be lost.
 
-        A loss that only a read met so far is raised here.
+        A state that `stays` is backed up during the calls, and when the session ends. Loose replicas would go on with
+        it. A loss that only a read met so far is raised here.
         """
         self._raise_unraised()
-        if self._session is not None and not self._backup.current:
+        stays = stays and self.placement.loose is None
+        if self._session is not None and not stays and not self._backup.current:
             with contextlib.suppress(UnendedError):
                 self._try_until_done(self._back_up)
 
@@ -135,6 +137,7 @@ class RecoveringSession(Session):
         except NodeLostError as error:
             if self._session is not None:
                 raise
+            log.warning("What is read now is older: %s", error)
             self._unraised, found = error, self._safe(names)
         yield from ((name, array_of(kept)) for name, kept in found.items())
 
