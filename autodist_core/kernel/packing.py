@@ -143,8 +143,10 @@ def reshaped(draft: Draft, name: str, source: str, shape: tuple[int, ...], dtype
     return draft.editor.add("Reshape", name, [source, wanted], device, T=dtype, Tshape=tf.int32)
 
 
-def cut(draft: Draft, name: str, vector: str, sizes: Sequence[int], dtype: tf.DType, device: str) -> list[str]:
-    """Return consecutive parts of a vector, of these sizes. A single part is the vector.
+def cut(
+    draft: Draft, name: str, vector: str, sizes: Sequence[int], dtype: tf.DType, device: str, along: int = 0
+) -> list[str]:
+    """Return consecutive parts of a vector, of these sizes; of a matrix, along one axis. A single part is the vector.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import PS
@@ -156,7 +158,7 @@ def cut(draft: Draft, name: str, vector: str, sizes: Sequence[int], dtype: tf.DT
     if len(sizes) == 1:
         return [vector]
     lengths = draft.editor.constant(f"{name}/lengths", np.array(sizes, np.int32), tf.int32, device)
-    axis = draft.editor.constant(f"{name}/axis", 0, tf.int32, device)
+    axis = draft.editor.constant(f"{name}/axis", along, tf.int32, device)
     draft.editor.add(
         "SplitV", name, [vector, lengths, axis], device, T=dtype, Tlen=tf.int32, num_split=len(sizes)
     )

@@ -13,6 +13,7 @@ from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
 from autodist_core.forecast.needs import foretold
 from autodist_core.kernel import build
+from autodist_core.kernel.splitting import gathers
 from autodist_core.strategy import AllReduce, Sharded
 from autodist_core.training import Settings
 from autodist_core.training.sessions import Sessions
@@ -46,14 +47,17 @@ def _gathers(nodes) -> list[tuple[str, str]]:
     return found
 
 
-def test_each_use_has_a_gather_which_begins_when_the_use_two_before_has_ended():
+@pytest.mark.parametrize("ahead", [2, 4])
+def test_each_use_has_a_gather_which_begins_when_an_earlier_use_has_ended(monkeypatch, ahead):
+    """The one two before, unless weights are small."""
+    monkeypatch.setattr(gathers, "AHEAD_BYTES", ahead * KERNEL)
     graph = build(_item(), placed(_item(), GATHERED)).graph_def
-    gathers = _gathers(graph.node)
+    found = _gathers(graph.node)
     # The backward pass needs the kernels of all layers but the first, and has that of the last one still.
-    assert len(gathers) == 2 * LAYERS - 1 and len({gather for gather, _ in gathers}) == 2 * LAYERS - 2
+    assert len(found) == 2 * LAYERS - 1 and len({gather for gather, _ in found}) == 2 * LAYERS - 2
     by_name = {node.name: node for node in graph.node}
-    uses = dict(gathers)
-    for before, one, (gather, _) in zip(uses, [*uses][1:], [*uses.items()][2:], strict=False):
+    uses = dict(found)
+    for before, one, (gather, _) in zip(uses, [*uses][1:], [*uses.items()][ahead:], strict=False):
         reads = by_name[gather].input[:2]
         assert len({by_name[read].device for read in reads}) == 2
         for read in reads:
@@ -61,10 +65,10 @@ def test_each_use_has_a_gather_which_begins_when_the_use_two_before_has_ended():
             assert uses[before] in waits and uses[one] not in waits
 
 
-@pytest.mark.parametrize("within, gathers", [(1, 8), (2, 7), (4, 6), (100, LAYERS)])
-def test_a_weight_that_is_used_again_soon_enough_is_gathered_once(within, gathers):
+@pytest.mark.parametrize("within, count", [(1, 8), (2, 7), (4, 6), (100, LAYERS)])
+def test_a_weight_that_is_used_again_soon_enough_is_gathered_once(within, count):
     graph = build(_item(), placed(_item(), Sharded(weights=within, whole_bytes=4096))).graph_def
-    assert len({gather for gather, _ in _gathers(graph.node)}) == gathers
+    assert len({gather for gather, _ in _gathers(graph.node)}) == count
 
 
 def test_each_gradient_waits_for_the_sum_of_the_one_before():

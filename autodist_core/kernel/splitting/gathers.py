@@ -6,7 +6,8 @@ In: a captured step, and the variables that replicas gather from their shards. O
     ->  matmul 1 before read 3, and backward 2 has `read 2/use_4`, a read that waits for matmul 2
 
 `rewrite` makes a gather of each read afterwards. So a replica has the weights of two uses: those with which it
-computes, and those of the next use, which travel meanwhile. A read of one's own and its control edge are also what
+computes, and those of the next use, which travel meanwhile. Small weights travel more uses ahead: a gather takes its
+time however short it is. A read of one's own and its control edge are also what
 keeps TensorFlow from making one gather of two. A use that follows soon enough on another one of the same variable has
 that one's value.
 """
@@ -21,8 +22,8 @@ from autodist_core.step.grouping import by_key
 from autodist_core.step.index import StepIndex
 from autodist_core.step.op_types import OF_SHAPES
 
-AHEAD = 1
-"""The uses before which the next weights travel."""
+AHEAD_BYTES = 1 << 22
+"""The bytes of weights that may travel before they are used, if those of the next use are not more."""
 _ALONG = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"}
 """Operations whose results are as large as the weight: each use has its own, too."""
 
@@ -127,14 +128,19 @@ class _Gathers:
 
     def _anchor(self, number: int, read: str) -> list[str]:
         """Return the control edge from the use after which this use's gather begins, if that is before `read`."""
-        before = number - 1 - AHEAD
-        if before < 0:
+        if number < 2:
             return []
+        before, ahead = number - 2, self._size(number - 1) + self._size(number)
+        while before > 0 and (ahead := ahead + self._size(before)) <= AHEAD_BYTES:
+            before -= 1
         last, nodes, position = self.uses[before].readers[-1], self.step.nodes, self.step.position
         path, around = naming.branch_of(nodes[last]), naming.branch_of(nodes[read])
         # A node in a branch has no value where the branch is not taken.
         fits = path == around[: len(path)] and position[last] < position[read]
         return [f"^{last}"] if fits else []
+
+    def _size(self, number: int) -> int:
+        return self.step.variables[self.variable_of[self.uses[number].read]].byte_size
 
     def _own(self, source: str, number: int) -> str:
         """Return a use's own copy of a tensor, if the tensor is a gathered value."""

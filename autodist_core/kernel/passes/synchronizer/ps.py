@@ -23,7 +23,7 @@ from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.kernel.passes.synchronizer.reduction import at_host, reduce_all
-from autodist_core.kernel.passes.synchronizer.shard_factors import multiplied
+from autodist_core.kernel.passes.synchronizer.shard_factors import multiplied, shared
 from autodist_core.kernel.placement.placement import Copy, Owner, Replica
 from autodist_core.step import naming
 
@@ -46,11 +46,12 @@ class PSSynchronizer(Kernel):
 
     def apply(self, draft: Draft) -> None:
         """Reduce the gradients on each server, and bring the new values to the replicas' mirrors."""
+        apart = shared(draft)
         for owner in _servers(draft):
             mine = [each for each in draft.step.item.gradients if each.variable in owner.variables]
             for gradient in mine:
                 if gradient.key in draft.products.travelling:
-                    draft.reduced[*gradient.key, owner.name] = multiplied(draft, gradient, owner)
+                    draft.reduced[*gradient.key, owner.name] = multiplied(draft, gradient, owner, apart)
             reduce_all(draft, mine, owner)
         for occurrence in draft.step.occurrences if self.mirrors else ():
             # This time is right after the update, and before the nodes that follow the update.
