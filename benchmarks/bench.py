@@ -1,7 +1,7 @@
 """All benchmarks in one run: this project and its peers, on one machine and over hosts, in one table.
 
-    python benchmarks/bench.py [--only one_machine hosts growth start memory] [--models mlp cnn] [--rounds 8] [--quick]
-                               [--out build/bench]
+    python benchmarks/bench.py [--only one_machine hosts growth start memory large] [--models mlp cnn] [--rounds 8]
+                               [--quick] [--out build/bench]
 
 `make bench` runs it in an environment of its own, with the peers. It prints a line for each contender, and writes
 `bench.json` with the times of all rounds and, if matplotlib is installed, `bench.svg` into `--out`.
@@ -13,7 +13,8 @@ block is how far the quartiles of plain Keras's times are apart, divided by thei
 says nothing.
 
 The part `growth` builds the graph of a step over many replicas, without machines (`growth.py`). The part `start` is the
-time from `fit` to the end of the first step. The part `memory` is the peak of resident memory (`memory.py`).
+time from `fit` to the end of the first step. The part `memory` is the peak of resident memory (`memory.py`), and
+`large` that of gathered weights beside their formula, and what they cost (`large.py`).
 """
 
 import json
@@ -56,7 +57,7 @@ from workloads import OVERHEAD, WORKLOADS
 
 from tests.network.lan import missing
 
-PARTS = ("one_machine", "hosts", "growth", "start", "memory")
+PARTS = ("one_machine", "hosts", "growth", "start", "memory", "large")
 NETWORKS = ((2, "1gbit"), (2, "250mbit"), (4, "1gbit"), (4, "250mbit"), (8, "1gbit"))
 """The hosts and the rates of the links."""
 BUILT = (2, 8, 64, 512)
@@ -242,7 +243,7 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     found: list[Row] = []
     result = {"date": date.today().isoformat(), "cores": os.cpu_count(), "rounds": rounds, "versions": versions()}
-    result |= {"rows": [], "times": [], "growth": [], "start": {}}
+    result |= {"rows": [], "times": [], "growth": [], "start": {}, "large": []}
 
     def keep(blocks: Iterator[tuple[list[Row], Times]]) -> None:
         for block, times in blocks:
@@ -270,6 +271,13 @@ def main() -> None:
             print(f"{count} hosts: {result['start'][count]:.1f} s from fit to the end of the first step", flush=True)
     if "memory" in given.only:
         in_memory(result, given.quick)
+    if "large" in given.only and not missing():
+        import large
+
+        counts, rates = ([2], ["40gbit"]) if given.quick else ([2, 4, 8], large.RATES)
+        for part, measured, said in large.measured(("formula", "time"), counts, rates, rounds):
+            print(f"{part}: {said}", flush=True)
+            result["large"].append((part, measured))
     (given.out / "bench.json").write_text(json.dumps(result, indent=1))
     if (found or result["growth"]) and find_spec("matplotlib"):
         import picture

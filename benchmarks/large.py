@@ -46,6 +46,7 @@ from tests.network.lan import missing
 from tests.network.namespaces import children
 
 PARTS = ("formula", "limit", "table", "time")
+RATES = ["1gbit", "40gbit"]
 WIDTH = 4096
 _GROUPS = (("memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"), ("", "memory.max", "memory.peak"))
 """A controller of control groups, its limit, and the most that was used: of the first version, and of the second."""
@@ -229,13 +230,37 @@ def times(rate: str, counts: Sequence[int], rounds: int) -> Iterator[tuple[int, 
             yield count, hosts.measure(made, "mlp", trains, 4, rounds)
 
 
+def measured(
+    only: Sequence[str], counts: Sequence[int], rates: Sequence[str] = RATES, rounds: int = 6, limit: float = 2.5,
+    layers: int = 32,
+) -> Iterator[tuple[str, Any, str]]:
+    """For each run its part, what was found, and a line that says it."""
+    job = Job("", steps=2, rounds=1)
+    if "formula" in only:
+        for count, formula, found in formulas(counts, job):
+            text = "; ".join(f"{place} {size:.0f}" for place, size in found.items())
+            yield "formula", (count, formula, found), f"{count} hosts: {formula:.0f} MiB; above idle {text}"
+    if "limit" in only:
+        for name, ended, used in limits(limit, layers, job):
+            text = f"; groups took {', '.join(f'{size:.0f}' for size in used)} MiB" if used else ""
+            yield "limit", (name, ended, used), f"{name}: {ended}{text}"
+    if "table" in only:
+        peak = of_table()
+        yield "table", peak, f"the program took {peak:.0f} MiB, its pages of files included"
+    for rate in rates if "time" in only else ():
+        for count, times_of in times(rate, counts, rounds):
+            low, middle, high = ratio(times_of, GATHERED, GRADIENTS)
+            text = f"{count} hosts, {rate}: gathered / AllReduce(factor_rows=0) {middle:.2f} ({low:.2f} .. {high:.2f})"
+            yield "time", (count, rate, times_of), text
+
+
 def main() -> None:
     """Print a line for each run."""
     os.environ.setdefault("AUTODIST_LOG", "error")
     parser = command(__doc__)
     option(parser, "--only", "some of the parts", PARTS, nargs="+", choices=PARTS)
     option(parser, "--hosts", "the numbers of hosts of the formula and of the time", [2, 4, 8], nargs="+", type=int)
-    option(parser, "--rates", "what each cable carries each way while time is measured", ["1gbit", "40gbit"], nargs="+")
+    option(parser, "--rates", "what each cable carries each way while time is measured", RATES, nargs="+")
     option(parser, "--limit", "the GiB that each host may take", 2.5, type=float)
     option(parser, "--layers", "dense layers of 4096 under the limit", 32, type=int)
     option(parser, "--rounds", "turns of each contender", 6, type=int)
@@ -243,29 +268,13 @@ def main() -> None:
     given = parser.parse_args()
     if missing():
         parser.exit(1, f"{missing()}.\n")
-    job, result = Job("", steps=2, rounds=1), dict[str, Any]()
-
-    def say(part: str, found: Any, text: str) -> None:
+    result = dict[str, Any]()
+    for part, found, text in measured(
+        given.only, given.hosts, given.rates, given.rounds, given.limit, given.layers
+    ):  # fmt: skip
         result.setdefault(part, []).append(found)
         if not given.json:
             print(f"  {part:<8} {text}", flush=True)
-
-    if "formula" in given.only:
-        for count, formula, found in formulas(given.hosts, job):
-            text = "; ".join(f"{place} {size:.0f}" for place, size in found.items())
-            say("formula", (count, formula, found), f"{count} hosts: {formula:.0f} MiB; above idle {text}")
-    if "limit" in given.only:
-        for name, ended, used in limits(given.limit, given.layers, job):
-            text = f"; groups took {', '.join(f'{size:.0f}' for size in used)} MiB" if used else ""
-            say("limit", (name, ended, used), f"{name}: {ended}{text}")
-    if "table" in given.only:
-        peak = of_table()
-        say("table", peak, f"the program took {peak:.0f} MiB, its pages of files included")
-    for rate in given.rates if "time" in given.only else ():
-        for count, found in times(rate, given.hosts, given.rounds):
-            low, middle, high = ratio(found, GATHERED, GRADIENTS)
-            text = f"{count} hosts, {rate}: gathered / AllReduce(factor_rows=0) {middle:.2f} ({low:.2f} .. {high:.2f})"
-            say("time", (count, rate, found), text)
     if given.json:
         print(json.dumps(result))
 
