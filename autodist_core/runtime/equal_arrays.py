@@ -27,6 +27,8 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     """
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
+    if same_memory(one, other):
+        return True
     if one.dtype.hasobject:
         return one.tobytes() == other.tobytes()
     words, of_other = _words(one), _words(other)

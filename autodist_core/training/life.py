@@ -72,6 +72,8 @@ IS_BEHIND = frozenset({Life.STALE, Life.STALE_HELD, Life.STALE_LEFT})
 """The states in which the session is ahead of the model."""
 IS_CHANGED = frozenset({Life.CHANGED, Life.CHANGED_HELD})
 """The states in which the session is to get the model's value."""
+IS_EQUAL = frozenset(Life) - IS_BEHIND - IS_CHANGED
+"""The states in which session and model have the same value."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,14 +32,14 @@ from autodist_core.errors import SessionError
 from autodist_core.give_back import give_back
 from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
-from autodist_core.runtime.equal_arrays import same_memory
+from autodist_core.runtime.equal_arrays import same_bits
 from autodist_core.runtime.protocol import Session, Tie
 from autodist_core.runtime.recovery.on_disk import array_of
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry, part_of, read_together
 from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
 from autodist_core.training.homes import Homes
-from autodist_core.training.life import IS_BEHIND, IS_CHANGED, Event, Life, Moment, as_shown
+from autodist_core.training.life import IS_BEHIND, IS_CHANGED, IS_EQUAL, Event, Life, Moment, as_shown
 from autodist_core.training.patience import Patience
 from autodist_core.training.watching import Subscription, unwatch, watch, watch_first
 
@@ -133,7 +133,7 @@ class TrainingState:
         left = None if is_home else self._left.pop(name, None)
         with self._value_lock:
             # Another thread may have looked by now.
-            if left is not None and self._moments[name] is _CHANGED and same_memory(left, entry.view()):
+            if left is not None and self._moments[name] is _CHANGED and same_bits(left, entry.view()):
                 self._moments[name] = _CURRENT
 
     def covered(self, entry: Entry) -> None:
@@ -349,8 +349,8 @@ class TrainingState:
             # still update the session. A view of a changed large variable would keep all that came home twice.
             together, leaves = self.session.placement.loose is None, self.leaves_values
             self._left = {
-                name: self._entries[name].view() for name, moment in self._moments.items() if together
-                and moment.life is Life.CURRENT and name in self._watched and (leaves or not self._can_be_freed(name))
+                name: self._entries[name].view() for name in sorted(self._moments) if together and name in self._watched
+                and self._compare(name).life in IS_EQUAL and (leaves or not self._can_be_freed(name))
             }
             away = self._freed if leaves else set()
             for name in sorted(self._freed - away):

@@ -13,6 +13,7 @@ from autodist_core.capture import capture
 from autodist_core.errors import NodeLostError
 from autodist_core.runtime.example import ONE_SERVER, example_cluster
 from autodist_core.runtime.interruptible import BrokenOffError
+from autodist_core.runtime.recovery import backup
 from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
 from autodist_core.runtime.recovery.recovering import RecoveringSession
 from autodist_core.runtime.session import DistributedSession
@@ -226,6 +227,28 @@ def test_a_lost_machine_leaves_the_last_safe_state(training):
     Losing.lost = True
     training.state.release()
     np.testing.assert_allclose(training.variables["w"].numpy(), safe["w"], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("during", [True, False], ids=["during the call", "after it"])
+@pytest.mark.parametrize("look", [tf.identity, lambda small: tf.gather(small, [1, 0])], ids=["whole", "rows"])
+def test_what_was_only_looked_at_goes_back_with_the_rest(training, during, look, monkeypatch):
+    monkeypatch.setattr(backup, "_LEAST_PAUSE", 3600.0)
+    training.state.stays_away = True
+    first = {name: each.numpy() for name, each in training.variables.items()}
+    training.step()
+    if during:
+        look(training.variables["b"])
+    training.state.settle(stays=True)
+    training.state.pull_all()
+    training.state.release()
+    if not during:
+        look(training.variables["b"])
+    Losing.lost = True
+    with pytest.raises(NodeLostError, match="holds the state after training step 0"):
+        training.state.settle()
+    training.state.go_back()
+    for name, value in first.items():
+        np.testing.assert_array_equal(training.variables[name].numpy(), value)
 
 
 def test_another_thread_that_cannot_wait_for_a_step_sees_the_last_safe_value(training):
