@@ -62,8 +62,8 @@ class DistributedModel(Forwarding):
         backup_every: Seconds of training after which the state is copied to this program, so that the loss of a machine
             takes no more; 0 copies it after each step. None takes at most 2 % of the time for that.
         keep_state: Where large values are between two calls: in the "model", or on the "machines" until somebody reads
-            one, copied as `backup_every` says. None means "model" over several machines for a model with values, and
-            else "machines".
+            one, copied as `backup_every` says. None means "model" over several machines for a model with values that
+            this program has the memory for, and else "machines".
 
     Every setting can also be set later: `dm.strategy = "PS"`. The next `fit` goes on from the model's state.
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from autodist_core.auto import StepTimes
+from autodist_core.cluster.on_node.machine import machine_resources
 from autodist_core.interrupts import defer_interrupt, ignore_repeated_interrupts
 from autodist_core.kernel import Placement
 from autodist_core.log import log, stage
@@ -132,7 +133,7 @@ class Training:
         """Bring the whole state back to the variables, even if Ctrl-C is pressed during this."""
         if self.state is not None:
             with stage("bringing the state home"):
-                _even_if_interrupted(partial(_settle_and_pull, self.state))
+                _even_if_interrupted(partial(self._settle_and_pull, self.state))
 
     def release_kept(self) -> None:
         """Free the memory of the arrays that machines keep of the data."""
@@ -250,6 +251,27 @@ class Training:
         if before is not None:
             _end(before)
 
+    def _settle_and_pull(self, state: TrainingState) -> None:
+        try:
+            state.settle(stays=state.leaves_values)
+        finally:
+            if not state.leaves_values:
+                state.session.rest()
+                self._stay_without_room(state)
+            # Loose replicas may have failed. The state is pulled all the same.
+            state.pull_all(again=state.session.condition is Condition.LOST)
+
+    def _stay_without_room(self, state: TrainingState) -> None:
+        """Leave the state on the machines where this program has too little memory for it."""
+        sizes = {each.name: each.byte_size for item in self._items for each in item.variables}
+        need = sum(size for name, size in sizes.items() if state.session.keeps(name))
+        if state.stays_away is None and need and need > (free := machine_resources()["memory_free"]):
+            state.stays_away = True
+            log.warning(
+                "The state stays on the machines: it takes %.1f GiB, and this program has %.1f. A variable comes when "
+                "it is read. keep_state=\"model\" would bring all of them.", need / 2**30, free / 2**30,
+            )
+
     @property
     def _stays_away(self) -> bool | None:
         kept = self.settings.keep_state
@@ -289,13 +311,3 @@ def _even_if_interrupted(action: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         action()
         raise
-
-
-def _settle_and_pull(state: TrainingState) -> None:
-    try:
-        state.settle(stays=state.leaves_values)
-    finally:
-        if not state.leaves_values:
-            state.session.rest()
-        # Loose replicas may have failed. The state is pulled all the same.
-        state.pull_all(again=state.session.condition is Condition.LOST)

@@ -13,6 +13,7 @@ from autodist_core.runtime import transfers
 from autodist_core.runtime.recovery import on_disk
 from autodist_core.runtime.recovery.on_disk import OnDisk
 from autodist_core.strategy import Sharded
+from autodist_core.training import training
 from autodist_keras import DistributedModel, huge_files, without_values
 from autodist_keras.capture import first_parts
 from tests.cluster.over_hosts import nothing_left
@@ -86,9 +87,10 @@ def test_the_program_has_no_state_while_machines_have_it(network, monkeypatch, t
     assert nothing_left(network) == []
 
 
-@pytest.mark.parametrize(("scope", "kept"), [(without_values, None), (nullcontext, "machines")])
+@pytest.mark.parametrize("scope, kept", [(without_values, None), (nullcontext, "machines"), (nullcontext, None)])
 def test_the_state_of_a_model_stays_on_the_machines(scope, kept, network, monkeypatch, tmp_path):
     monkeypatch.setattr(OnDisk, "most_in_memory", 0)
+    monkeypatch.setattr(training, "machine_resources", lambda: {"memory_free": STATE - 1})
     x, y = np.random.default_rng(3).normal(size=(2, 8, WIDTH))
     alone, model = made(), made(scope())
     with DistributedModel(model, network.pair(), "PartitionedPS", keep_state=kept) as dm:

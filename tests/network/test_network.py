@@ -100,23 +100,6 @@ def test_a_shaped_cable_carries_its_rate_and_no_more(network):
     assert megabits(network, host, 50_000_000) > 400
 
 
-def test_a_partition_is_silent_and_heals(network):
-    host = network.hosts[1]
-    with listener(network.hosts[0].address) as (server, port):
-        host.run(["bash", "-c", f"exec 3<>/dev/tcp/{network.hosts[0].address}/{port}; cat <&3 >&3"])
-        connection, _ = server.accept()
-        with connection:
-            connection.settimeout(0.3)
-            connection.sendall(b"before")
-            assert connection.recv(10) == b"before"
-            with host.cut_off():
-                connection.sendall(b"within")
-                with pytest.raises(TimeoutError):
-                    connection.recv(10)
-            connection.settimeout(10)
-            assert connection.recv(10) == b"within"
-
-
 def test_a_host_without_power_says_no_goodbye_and_comes_back_with_its_keys(network):
     host = network.hosts[2]
     with listener(network.hosts[0].address) as (server, port):

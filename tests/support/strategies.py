@@ -13,7 +13,7 @@ from autodist_core.strategy.strategy import COMPRESSORS
 
 
 class HandWritten(StrategyBuilder):
-    """Decides for one variable after the other."""
+    """Lets `decide` fill in the node of one variable after the other."""
 
     def __repr__(self):
         options = ", ".join(f"{name}={value}" for name, value in vars(self).items())
@@ -29,10 +29,6 @@ class HandWritten(StrategyBuilder):
             self.decide(index, node, variable, servers)
             strategy.node_config.append(node)
         return strategy
-
-    def decide(self, index, node, variable, servers):
-        """Fill in a node."""
-        raise NotImplementedError
 
 
 def serve(node, *servers):
