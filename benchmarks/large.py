@@ -11,8 +11,8 @@ number of hosts. It prints the peak of each agent above that of an agent that tr
 and joined, while one is used and the next one is on its way, and what the messages take.
 
 The part `limit` trains dense layers of 4096 with Adam over four hosts, each of which may take `--limit` GiB, as a
-control group says. The state of 32 layers is 6.4 GB. The program's host is not limited. `AllReduce` under the same
-limit, and one host alone, must end with the error of the memory's forecast.
+control group says. The state of 32 layers is 6.4 GB. On the program's host, the agent is limited. `AllReduce` under the
+same limit, and one host alone, must end with the error of the memory's forecast.
 
 The part `table` trains, saves, loads and evaluates a table of 8 GiB over four hosts, in a program that may take
 1.5 GiB. It needs 17 GB on the disk.
@@ -71,11 +71,10 @@ class Group:
         """Put a process into the group, and what it will start."""
         (self._folder / "cgroup.procs").write_text(str(process))
 
-    def python_outside(self, folder: str) -> str:
-        """A program that runs Python outside of all such groups."""
-        program = Path(folder, "python")
-        leave = f"echo $$ > {self._folder.parent / 'cgroup.procs'}"
-        program.write_text(f'#!/bin/sh\n{leave}\nexec {sys.executable} "$@"\n')
+    def python(self, folder: str, outside: bool = False) -> str:
+        """A program that runs Python in this group, or outside of all such groups."""
+        program, place = Path(folder, "python"), self._folder.parent if outside else self._folder
+        program.write_text(f'#!/bin/sh\necho $$ > {place / "cgroup.procs"}\nexec {sys.executable} "$@"\n')
         program.chmod(0o755)
         return str(program)
 
@@ -97,10 +96,10 @@ def _is_second() -> bool:
 
 @contextmanager
 def limited(made: Any, limit: float) -> Iterator[list[Group]]:
-    """A control group for each host of a network but this one."""
-    groups = [Group(f"host{host.index}", limit) for host in made.hosts[1:]]
+    """A control group for each host of a network; that of this one is for the agent that a program starts."""
+    groups = [Group(f"host{host.index}", limit) for host in made.hosts]
     try:
-        for group, host in zip(groups, made.hosts[1:], strict=True):
+        for group, host in zip(groups[1:], made.hosts[1:], strict=True):
             for process in children(host.listener.pid):  # the sshd, and what it will start
                 group.take(process)
         yield groups
@@ -109,10 +108,15 @@ def limited(made: Any, limit: float) -> Iterator[list[Group]]:
             group.close()
 
 
-def dense(job: Job, turns: Turns, layers: int, width: int = WIDTH, limit: float = 0.0, strategy: Any = None) -> None:
-    """Train dense layers that are made without values. With a limit, this process is in a group of its own."""
+def dense(
+    job: Job, turns: Turns, layers: int, width: int = WIDTH, limit: float = 0.0, agent: str = "", strategy: Any = None
+) -> None:
+    """Train dense layers that are made without values. With a limit, this process is in a group of its own; `agent` is
+    the program that runs the agent of this host.
+    """
     if limit:
         Group("program", limit).take(os.getpid())
+    sys.executable = agent or sys.executable
     import keras
     import numpy as np
 
@@ -133,7 +137,7 @@ def table(job: Job, turns: Turns, folder: str) -> None:
     """Train a table with SGD, save it, load it and evaluate it. The limit is not that of this machine's agent."""
     group = Group("table", _TABLE_LIMIT)
     group.take(os.getpid())
-    sys.executable = group.python_outside(folder)
+    sys.executable = group.python(folder, outside=True)
     import keras
     import numpy as np
 
@@ -200,8 +204,8 @@ def limits(limit: float, layers: int, job: Job) -> Iterator[tuple[str, str, list
 
     with hosts.network(4, "10gbit") as made:
         for name, strategy in ((GATHERED, Sharded(weights=GATHERED)), ("AllReduce", "AllReduce")):
-            with limited(made, limit) as groups:
-                train = partial(dense, layers=layers, strategy=strategy)
+            with tempfile.TemporaryDirectory() as folder, limited(made, limit) as groups:
+                train = partial(dense, layers=layers, strategy=strategy, agent=groups[0].python(folder))
                 found = outcome(Training(name, train, replace(job, spec=made.spec()), seconds=_SECONDS))
                 yield f"{name}, 4 hosts", found, [group.used for group in groups]
                 for host in made.hosts[1:]:  # what is still in the groups would keep them
