@@ -232,8 +232,7 @@ def test_a_lost_machine_leaves_the_last_safe_state(training):
 @pytest.mark.parametrize("look", [tf.identity, lambda small: tf.gather(small, [1, 0])], ids=["whole", "rows"])
 def test_what_was_only_looked_at_goes_back_with_the_rest(training, look, monkeypatch):
     monkeypatch.setattr(backup, "_LEAST_PAUSE", 3600.0)
-    training.state.stays_away = True
-    first = {name: each.numpy() for name, each in training.variables.items()}
+    training.state.stays_away, first = True, {name: each.numpy() for name, each in training.variables.items()}
     training.step()
     look(training.variables["b"])
     training.state.settle(stays=True)

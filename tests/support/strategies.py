@@ -87,7 +87,8 @@ class EveryAxis(HandWritten):
         serve(node, *servers[: 1 if axis is None else self.shards])
 
 
-BUILDERS = {**OF_THE_PACKAGE, "Sharded": partial(Sharded, whole_bytes=0)}
+_ORDER = "AllReduce PS PSLoadBalancing Parallax PartitionedPS UnevenPartitionedPS PartitionedAR RandomAxisPartitionAR"
+BUILDERS = {name: OF_THE_PACKAGE[name] for name in _ORDER.split()} | {"Sharded": partial(Sharded, whole_bytes=0)}
 LOSSY = tuple(AllReduce(compressor=name) for name in COMPRESSORS if name != "NoneCompressor")
 """One for each compressor."""
 GATHERED = Sharded(weights="gathered", whole_bytes=0)
