@@ -122,14 +122,14 @@ class TrainingState:
         self._thread = threading.get_ident()
 
     def _attach(self, entry: Entry) -> None:
-        name = entry.spec.name
+        name, subscription = entry.spec.name, Subscription(self, entry)
         if is_home := name in self._homes:
             entry.make_value()  # another session may have left it to its file
             self._homes.may_change(name)
         else:
             self._moments[name] = _CHANGED
-        self._watched[name] = Subscription(self, entry)
-        watch(self._watched[name])
+        watch(subscription)  # it may refuse
+        self._watched[name] = subscription
         left = None if is_home else self._left.pop(name, None)
         with self._value_lock:
             # Another thread may have looked by now.
