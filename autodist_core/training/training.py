@@ -268,8 +268,8 @@ class Training:
         if state.stays_away is None and need and need > (free := machine_resources()["memory_free"]):
             state.stays_away = True
             log.warning(
-                "The state stays on the machines: it takes %.1f GiB, and this program has %.1f. A variable comes when "
-                "it is read. keep_state=\"model\" would bring all of them.", need / 2**30, free / 2**30,
+                "The state stays on the machines: it takes %.1f GiB, and %.1f are free for this program. A variable "
+                "comes when it is read. keep_state=\"model\" would bring all of them.", need / 2**30, free / 2**30,
             )
 
     @property

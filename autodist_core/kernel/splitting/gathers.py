@@ -7,9 +7,8 @@ In: a captured step, and the variables that replicas gather from their shards. O
 
 `rewrite` makes a gather of each read afterwards. So a replica has the weights of two uses: those with which it
 computes, and those of the next use, which travel meanwhile. Small weights travel more uses ahead: a gather takes its
-time however short it is. A read of one's own and its control edge are also what
-keeps TensorFlow from making one gather of two. A use that follows soon enough on another one of the same variable has
-that one's value.
+time however short it is. A read of one's own and its control edge are also what keeps TensorFlow from making one gather
+of two. A use that follows soon enough on another one of the same variable has that one's value.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from autodist_core.step.index import StepIndex
 from autodist_core.step.op_types import OF_SHAPES
 
 AHEAD_BYTES = 1 << 22
-"""The bytes of weights that may travel before they are used, if those of the next use are not more."""
+"""The most bytes of the weights that travel ahead of their uses. Those of the next use always travel ahead."""
 _ALONG = {"Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"}
 """Operations whose results are as large as the weight: each use has its own, too."""
 

@@ -109,8 +109,8 @@ class RecoveringSession(Session):
     def settle(self, stays: bool = False) -> None:
         """Wait until no replica is at work, and back up the state: the results of a finished call cannot be lost.
 
-        A state that `stays` is backed up during the calls, and when the session ends. Loose replicas would go on with
-        it. A loss that only a read met so far is raised here.
+        A state that `stays` is backed up during the calls and when the session ends, and not here. That of loose
+        replicas always is: reading it waits for them. A loss that only a read met so far is raised here.
         """
         self._raise_unraised()
         stays = stays and self.placement.loose is None
@@ -137,7 +137,7 @@ class RecoveringSession(Session):
         except NodeLostError as error:
             if self._session is not None:
                 raise
-            log.warning("What is read now is older: %s", error)
+            log.warning("A variable that is read now has its value of the last safe state. %s", error)
             self._unraised, found = error, self._safe(names)
         yield from ((name, array_of(kept)) for name, kept in found.items())
 
