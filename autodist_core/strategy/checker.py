@@ -115,7 +115,7 @@ class _Checker:
                 f"{whose}: partitioner '{config.partition_str}' does not fit {variable.type_text}. "
                 f"Give one number for each of its axes, {len(variable.shape)} in all, or leave it empty."
             )
-        elif config.num_shards > variable.shape[config.axis]:
+        elif min(config.sizes(variable.shape[config.axis])) < 1:
             yield (
                 f"{whose}: partitioner '{config.partition_str}' cuts axis {config.axis} in {config.num_shards} shards, "
                 f"and it has {variable.shape[config.axis]} entries. A shard holds at least one."

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from math import gcd, inf
 from typing import Any, TypeGuard
 
 from autodist_core.errors import amount
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import Variable
+from autodist_core.strategy.partition import shard_sizes
 from autodist_core.strategy.synchronizers import AllReducePlan, Node, PSPlan, Synchronizer
 from autodist_core.strategy.wire import Wire, wire
 
@@ -103,7 +104,10 @@ class VariablePlan:
     @property
     def text(self) -> str:
         """The plan as text: the partitioning, if there is one, and then the synchronizers."""
-        return str(Node.of(self.variable, [each.synchronizer for each in self.pieces], self.axis))
+        sizes = [each.variable.shape[self.axis] for each in self.shards]
+        alike = tuple(sizes) == shard_sizes(sum(sizes), len(sizes) or 1)
+        shares = () if alike or not sizes else [size // gcd(*sizes) for size in sizes]
+        return str(Node.of(self.variable, [each.synchronizer for each in self.pieces], self.axis, shares))
 
 
 def allows_lead(synchronizer: Synchronizer) -> TypeGuard[PSPlan]:

@@ -13,7 +13,7 @@ from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.strategy.checker import variable_name, violations
 from autodist_core.strategy.compiled import CompiledStrategy, VariablePlan
-from autodist_core.strategy.partition import PartitionerConfig, shard_sizes
+from autodist_core.strategy.partition import PartitionerConfig
 from autodist_core.strategy.strategy import Strategy
 from autodist_core.strategy.synchronizers import POWER_SGD_RANK, AllReducePlan, Node, Synchronizer, common_synchronizer
 
@@ -60,7 +60,7 @@ def _variable_plan(node: Node, variable: Variable, piece_numbers: Iterator[int])
     if not node.partitioner:
         return VariablePlan(variable, _synchronizer(used[0], 0, next(piece_numbers)), note=node.note)
     config = PartitionerConfig(partition_str=node.partitioner)
-    sizes = shard_sizes(variable.shape[config.axis], config.num_shards)
+    sizes = config.sizes(variable.shape[config.axis])
     synchronizers = [
         _synchronizer(used[index % len(used)], index, next(piece_numbers)) for index in range(config.num_shards)
     ]

@@ -183,8 +183,10 @@ class LoadBalancer:
     ['a', 'b', 'b', 'b', 'b']
     """
 
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._loads = dict.fromkeys(devices, 0)
+    def __init__(self, devices: Sequence[str], shares: Sequence[int] = ()) -> None:
+        """With `shares`, the bytes of the devices are in proportion to them, and so are the shards of a variable."""
+        self._loads = dict.fromkeys(devices, 0.0)
+        self._shares = dict(zip(devices, shares, strict=True)) if shares else {}
 
     def spread(self, sizes: Iterable[int]) -> list[str]:
         """Return the devices for the shards of one variable, given the bytes of each shard.
@@ -196,36 +198,39 @@ class LoadBalancer:
         >>> balancer.spread([100]), balancer.spread([4, 4, 4])
         (['a'], ['b', 'a', 'b'])
         """
-        places: list[str] = []
+        places, sizes = list[str](), list(sizes)
+        in_order = iter(self._shares if len(sizes) > 1 else ())
         for size in sizes:
-            device = min(self._loads, key=lambda device: (places.count(device), self._loads[device]))
-            self._loads[device] += size
+            least = min(self._loads, key=lambda device: (places.count(device), self._loads[device]))
+            device = next(in_order, least)
+            self._loads[device] += size / self._shares.get(device, 1)
             places.append(device)
         return places
 
 
 def spread(
     graph_item: GraphItem, options: PSOptions, servers: Sequence[str], cut: Callable[[Variable], tuple[int, int]],
-    of_shards: Callable[[Variable, int], Mapping[str, Any]] = lambda variable, axis: {},
+    of_shards: Callable[[Variable, int], Mapping[str, Any]] = lambda variable, axis: {}, shares: Sequence[int] = (),
 ) -> list[Node]:
     """Return nodes that put all variables, or their shards, on servers.
 
     `cut` says along which axis a variable is split, and in how many shards; 1 stands for a whole variable.
-    `of_shards` gives further settings of the shards of a variable along an axis.
+    `of_shards` gives further settings of the shards of a variable along an axis. `shares` are what the servers hold in
+    proportion to each other; a split variable has a shard on each then.
 
     >>> item = GraphItem((Variable("w", (6, 4), "float32"), Variable("b", (4,), "float32")))
     >>> print(*spread(item, PSOptions(), ["a:CPU:0", "b:CPU:0"], lambda variable: (0, len(variable.shape))), sep="\\n")
     split(axis=0, shards=2) ps(a:CPU:0, b:CPU:0)
     ps(a:CPU:0)
     """
-    balancer, nodes = LoadBalancer(servers), []
+    balancer, nodes = LoadBalancer(servers, shares), []
     for variable in graph_item.trainable_var_op_to_var.values():
         axis, shards = cut(variable)
         sizes = [variable.byte_size]
         if shards > 1:
             entry_bytes = variable.byte_size // variable.shape[axis]
-            sizes = [entry_bytes * size for size in shard_sizes(variable.shape[axis], shards)]
+            sizes = [entry_bytes * size for size in shard_sizes(variable.shape[axis], shards, shares)]
         how = of_shards(variable, axis) if shards > 1 else {}
         used = [replace(options.ps(place), **how) for place in balancer.spread(sizes)]
-        nodes.append(Node.of(variable, used, axis))
+        nodes.append(Node.of(variable, used, axis, shares if shards > 1 else ()))
     return nodes

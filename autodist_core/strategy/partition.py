@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from autodist_core.errors import StrategyError
 
@@ -16,39 +17,48 @@ from autodist_core.errors import StrategyError
 class PartitionerConfig:
     """The number of shards along each axis, as a list and as the string that a strategy's ``partitioner`` holds.
 
-    Exactly one axis is split. Pass either the list or the string.
+    Exactly one axis is split. Pass either the list or the string. In the string, the sizes of the shards in proportion
+    to each other may stand in place of their number.
 
     >>> config = PartitionerConfig(partition_str="1, 2, 1")
     >>> config.partition_list, config.partition_str, config.axis, config.num_shards
     ([1, 2, 1], '1,2,1', 1, 2)
+    >>> config = PartitionerConfig(partition_str="1,1:2:2")
+    >>> config.partition_list, config.shares, config.sizes(100)
+    ([1, 3], (1, 2, 2), (20, 40, 40))
     >>> PartitionerConfig(partition_list=[1, 1])
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: partitioner [1, 1]: write the number of shards along each axis, ...
     """
 
     _counts: tuple[int, ...]
+    shares: tuple[int, ...]
+    """The sizes of the shards in proportion to each other; empty if they are alike."""
 
     def __init__(self, partition_list: Sequence[int] | None = None, partition_str: str | None = None) -> None:
         if (partition_list is None) == (partition_str is None):
             raise StrategyError("PartitionerConfig takes either partition_list or partition_str, and one of them only.")
         if partition_str is None:
-            counts = list(partition_list or ())
+            counts, shares = list(partition_list or ()), []
         else:
-            # int() also accepts "+1", "1_0" and the digits of other scripts, which are refused here.
-            parts = [part.strip() for part in str(partition_str).split(",")]
-            counts = [int(part) if part.isascii() and part.isdecimal() else 0 for part in parts]
+            parts = [[_number(each) for each in part.split(":")] for part in str(partition_str).split(",")]
+            counts = [part[0] if len(part) == 1 else len(part) * (0 not in part) for part in parts]
+            shares = [share for part in parts if len(part) > 1 for share in part]
         if any(type(count) is not int or count < 1 for count in counts) or sum(count > 1 for count in counts) != 1:
             written = list(partition_list or ()) if partition_str is None else partition_str
             raise StrategyError(
                 f"partitioner {written!r}: write the number of shards along each axis, 1 for an axis that is not "
-                "split, and 2 or more for one axis, such as '1,2,1'. Leave it empty for a variable in one piece."
+                "split, and 2 or more for one axis, such as '1,2,1', or the sizes of its shards in proportion to each "
+                "other, such as '1,3:4,1'. Leave it empty for a variable in one piece."
             )
         object.__setattr__(self, "_counts", tuple(counts))
+        object.__setattr__(self, "shares", tuple(shares))
 
     @property
     def partition_str(self) -> str:
-        """The string form, such as ``1,2,1``."""
-        return ",".join(map(str, self._counts))
+        """The string form, such as ``1,2,1`` or ``1,3:4,1``."""
+        shares = ":".join(map(str, self.shares))
+        return ",".join(shares if count > 1 and shares else str(count) for count in self._counts)
 
     @property
     def partition_list(self) -> list[int]:
@@ -65,27 +75,41 @@ class PartitionerConfig:
         """The axis that is split."""
         return self._counts.index(self.num_shards)
 
+    def sizes(self, dimension: int) -> tuple[int, ...]:
+        """The sizes of the shards of an axis of so many entries."""
+        return shard_sizes(dimension, self.num_shards, self.shares)
+
     @classmethod
-    def along(cls, axis: int, shards: int, rank: int) -> PartitionerConfig:
+    def along(cls, axis: int, shards: int, rank: int, shares: Sequence[int] = ()) -> PartitionerConfig:
         """Return the config that splits one axis of a variable of ``rank`` axes.
 
         >>> PartitionerConfig.along(axis=1, shards=2, rank=3)
         PartitionerConfig(partition_str='1,2,1')
         """
-        return cls(partition_list=[shards if position == axis else 1 for position in range(rank)])
+        split = ":".join(map(str, shares)) or str(shards)
+        return cls(partition_str=",".join(split if position == axis else "1" for position in range(rank)))
 
     def __repr__(self) -> str:
         return f"PartitionerConfig(partition_str={self.partition_str!r})"
 
 
-def shard_sizes(dimension: int, shards: int) -> tuple[int, ...]:
-    """Return the sizes of the shards of an axis, as ``numpy.array_split`` divides it.
+def _number(text: str) -> int:
+    """A positive number; 0 for what is none, such as "+1", "1_0" and digits of other scripts, which `int` accepts."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def shard_sizes(dimension: int, shards: int, shares: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the sizes of the shards of an axis, as ``numpy.array_split`` divides it, or in proportion to `shares`.
 
     The first shards are larger by one entry if the number of shards does not divide the dimension.
 
-    >>> shard_sizes(10, 4)
-    (3, 3, 2, 2)
+    >>> shard_sizes(10, 4), shard_sizes(10, 3, (1, 2, 2))
+    ((3, 3, 2, 2), (2, 4, 4))
     """
+    if shares:
+        ends = [dimension * end // sum(shares) for end in accumulate(shares)]
+        return tuple(end - start for start, end in pairwise([0, *ends]))
     size, larger = divmod(dimension, shards)
     return (size + 1,) * larger + (size,) * (shards - larger)
 

@@ -3,12 +3,14 @@
 A GraphItem and a ResourceSpec come in, and a Strategy goes out, as from every builder.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import gcd
 from typing import Any
 
 from autodist_core.errors import StrategyError, amount
-from autodist_core.resource_spec import ResourceSpec
+from autodist_core.resource_spec import DeviceSpec, ResourceSpec
 from autodist_core.step.graph_item import GraphItem, Variable
 from autodist_core.step.values import format_bytes
 from autodist_core.strategy.builder import StrategyBuilder
@@ -37,6 +39,9 @@ class Sharded(StrategyBuilder):
       table  : split(axis=1, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
       bias   : ps(localhost:GPU:0)
       note: 1 variable of at most 64.0 KiB (whole_bytes), or of short axes: whole, with one owner each
+    >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
+    >>> Sharded(shares={"10.0.0.1": 1, "10.0.0.2": 3}).build(item, spec).nodes[0].partitioner
+    '1,1,1:3,1'
     >>> Sharded(weights="keep")
     Traceback (most recent call last):
     autodist_core.errors.StrategyError: Sharded(weights='keep'): unknown weights. Did you mean 'kept'? Known: kept,
@@ -58,6 +63,10 @@ class Sharded(StrategyBuilder):
     """Up to how many examples of a batch the factors of a dense kernel's gradient travel to the owners, and not the
     gradient. By default as many as pay; 0 is never."""
 
+    shares: Mapping[str, int] | None = None
+    """What each replica owns, in proportion to the others, by its machine or its device: ``{"10.0.0.1": 1, "10.0.0.2":
+    3}`` where the second machine has more memory to give. By default all replicas own as much."""
+
     def __post_init__(self) -> None:
         """Refuse options that cannot be carried out."""
         if isinstance(self.weights, str):
@@ -69,6 +78,8 @@ class Sharded(StrategyBuilder):
         check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
         if self.factor_rows is not None:
             check_integer("Sharded", "factor_rows", self.factor_rows, 0)
+        for address, share in (self.shares or {}).items():
+            check_integer("Sharded", f"shares[{address!r}]", share, 1)
         if self.wire_dtype:
             check_choice("Sharded", "wire_dtype", self.wire_dtype, WIRE_DTYPES)
             if self.weights == "kept":
@@ -87,7 +98,9 @@ class Sharded(StrategyBuilder):
             sent = wire(PSPlan((), wire_dtype=self.wire_dtype), variable.shape, variable.dtype).bytes
             return how | {"factor_rows": factor_rows_of_shards(self.factor_rows, variable, axis, sent, resource_spec)}
 
-        nodes = spread(graph_item, PSOptions(), owners, partial(self._cut, len(owners)), of_shards)
+        shares = self._shares(owners)
+        uneven = shares if len({*shares}) > 1 else ()
+        nodes = spread(graph_item, PSOptions(), owners, partial(self._cut, shares), of_shards, uneven)
         whole, notes = sum(not node.part_config for node in nodes), []
         if whole and len(owners) > 1:
             notes.append(
@@ -96,12 +109,25 @@ class Sharded(StrategyBuilder):
             )
         return Strategy.of(owners, nodes, notes)
 
-    def _cut(self, owners: int, variable: Variable) -> tuple[int, int]:
+    def _shares(self, owners: Sequence[str]) -> list[int]:
+        """Return what each replica owns in proportion to the others."""
+        machines = [DeviceSpec.parse(owner).address for owner in owners]
+        said = self.shares or dict.fromkeys(machines, 1)
+        found = [said.get(owner, said.get(machine, 0)) for owner, machine in zip(owners, machines, strict=True)]
+        if 0 in found or {*said} - {*owners, *machines}:
+            raise StrategyError(
+                f"Sharded(shares={self.shares!r}): give a share for each machine that has replicas, and for no other: "
+                f"{', '.join(dict.fromkeys(machines))}. The names of devices may stand for their machine's."
+            )
+        return [share // gcd(*found) for share in found]
+
+    def _cut(self, shares: Sequence[int], variable: Variable) -> tuple[int, int]:
         """Return the axis along which a variable is split, and the number of shards; 1 if it stays whole."""
+        owners, parts = len(shares), sum(shares)
         if owners < 2 or variable.byte_size <= self.whole_bytes:
             return 0, 1
         # The rows of a table go to the owners whole.
         lengths = variable.shape[:1] if variable.is_sparse else variable.shape
-        even = [axis for axis, length in enumerate(lengths) if length and length % owners == 0]
+        even = [axis for axis, length in enumerate(lengths) if length and length % parts == 0]
         axis = even[0] if even else max(range(len(lengths)), key=lengths.__getitem__, default=None)
-        return (axis, owners) if axis is not None and lengths[axis] >= owners else (0, 1)
+        return (axis, owners) if axis is not None and lengths[axis] * min(shares) >= parts else (0, 1)

@@ -119,8 +119,12 @@ class Node:
     """What is wrong with a message that says two things at once; empty otherwise."""
 
     @classmethod
-    def of(cls, variable: Variable, synchronizers: Sequence[Synchronizer], axis: int = 0) -> Node:
+    def of(
+        cls, variable: Variable, synchronizers: Sequence[Synchronizer], axis: int = 0, shares: Sequence[int] = ()
+    ) -> Node:
         """Return the node of a variable with one shard along ``axis`` for each synchronizer; with one, it stays whole.
+
+        `shares` are the sizes of the shards in proportion to each other; without them the shards are alike.
 
         >>> node = Node.of(Variable("w", (5, 4), "float32"), [PSPlan(("a:CPU:0",)), AllReducePlan()])
         >>> print(node.partitioner, [part.var_name for part in node.part_config], node)
@@ -128,7 +132,7 @@ class Node:
         """
         if len(synchronizers) == 1:
             return cls(variable.name, synchronizers[0])
-        config = PartitionerConfig.along(axis, len(synchronizers), len(variable.shape))
+        config = PartitionerConfig.along(axis, len(synchronizers), len(variable.shape), shares)
         parts = (cls(variable.part_name(index), each) for index, each in enumerate(synchronizers))
         return cls(variable.name, None, config.partition_str, tuple(parts))
 
@@ -142,7 +146,7 @@ class Node:
             return str(self.synchronizer or "no synchronizer")
         try:
             config = PartitionerConfig(partition_str=self.partitioner)
-            how = f"axis={config.axis}, shards={config.num_shards}"
+            how = f"axis={config.axis}, shards={config.partition_str.split(',')[config.axis]}"
         except StrategyError:
             # A strategy prints before it is checked, so a partitioner that does not parse is printed as it was written.
             how = repr(self.partitioner)

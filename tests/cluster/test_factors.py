@@ -9,6 +9,7 @@ from autodist_core.strategy import AllReduce, Parallax, Sharded
 from tests.cluster.over_hosts import OverHosts
 from tests.support.compare import assert_equally_trained
 from tests.support.models import BY_NAME, Data, ReferenceModel
+from tests.support.strategies import UnevenShards
 from tests.support.training import run, train_plain
 
 pytestmark = pytest.mark.usefixtures("float64", "known_hosts")
@@ -18,8 +19,8 @@ COMPRESSING = AllReduce(compressor="PowerSGDCompressor", factor_rows=1000)
 """It would compress each kernel and no bias."""
 BUILDERS = (SENDING, "adam"), (COMPRESSING, "sgd"), (AllReduce(factor_rows=6), "adam"), (Parallax(factor_rows=7), "sgd")
 OF_SHARDS = [
-    (Sharded(whole_bytes=0, factor_rows=1000), "adam"),
-    (Sharded(weights="gathered", whole_bytes=0, factor_rows=6), "adam"), (Sharded(weights=1, factor_rows=1000), "sgd"),
+    (UnevenShards(factor_rows=1000), "adam"), (Sharded(weights=1, factor_rows=1000), "sgd"),
+    (Sharded(weights="gathered", whole_bytes=0, factor_rows=6), "adam"),
 ]  # fmt: skip
 
 

@@ -77,10 +77,8 @@ def test_a_random_axis_repeats_with_its_seed():
     item, spec = cases.mlp(), ResourceSpec.local(cpus=2)
 
     def axes(seed, variables=item):
-        return {
-            plan.variable.name: plan.axis
-            for plan in compiled(RandomAxisPartitionAR(seed=seed), variables, spec).variables
-        }
+        plans = compiled(RandomAxisPartitionAR(seed=seed), variables, spec).variables
+        return {plan.variable.name: plan.axis for plan in plans}
 
     assert axes(1) == axes(1)
     assert {tuple(axes(seed).values()) for seed in range(5)} != {tuple(axes(0).values())}
@@ -92,14 +90,8 @@ def test_a_random_axis_repeats_with_its_seed():
 
 def test_replicas_are_gpus_and_the_cpus_of_nodes_without():
     strategy = PS().build(cases.cnn(), cases.cluster("uneven"))
-    assert list(strategy.graph_config.replicas) == [
-        "head.example.org:GPU:0",
-        "10.0.0.2:GPU:0",
-        "10.0.0.2:GPU:1",
-        "10.0.0.2:GPU:2",
-        "[fe80::3]:CPU:0",
-        "[fe80::3]:CPU:1",
-    ]
+    second = [f"10.0.0.2:GPU:{index}" for index in range(3)]
+    assert list(strategy.replicas) == ["head.example.org:GPU:0", *second, "[fe80::3]:CPU:0", "[fe80::3]:CPU:1"]
 
 
 def test_options_reach_the_plan():
@@ -144,8 +136,9 @@ def test_wrong_arguments_have_their_messages():
         lambda: Sharded(weights="gather"),
         lambda: Sharded(weights=0),
         lambda: Sharded(whole_bytes=-1),
+        lambda: Sharded(shares={"localhost": 0}),
+        lambda: Sharded(shares={"gpu1": 2}).build(GraphItem(()), ResourceSpec.local(cpus=2)),
         lambda: Sharded(wire_dtype="bfloat16"),
-        lambda: Sharded(weights=2, wire_dtype="float8"),
         lambda: UnevenPartitionedPS(staleness=True),
         lambda: PS(sync="yes"),
         lambda: AllReduce(chunk_size=0),
@@ -164,7 +157,7 @@ def test_wrong_arguments_have_their_messages():
         lambda: PartitionerConfig(),
         lambda: PartitionerConfig([1, 2], "1,2"),
         lambda: PartitionerConfig([1, 0, 2]),
-        lambda: PartitionerConfig(partition_str="1,b"),
+        lambda: PartitionerConfig(partition_str="1,b:2"),
     ]
     lines = []
     for make in wrong:

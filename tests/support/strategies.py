@@ -87,15 +87,26 @@ class EveryAxis(HandWritten):
         serve(node, *servers[: 1 if axis is None else self.shards])
 
 
+class UnevenShards(HandWritten):
+    """Weights that are kept for some uses, and of which each replica owns more than the one before."""
+
+    def __init__(self, **options):
+        self.options = options
+
+    def build(self, graph_item, resource_spec):
+        """The shares depend on the replicas."""
+        shares = {name: 1 + index for index, (name, _) in enumerate(resource_spec.replica_devices)}
+        return Sharded(whole_bytes=0, shares=shares, **self.options).build(graph_item, resource_spec)
+
+
 _ORDER = "AllReduce PS PSLoadBalancing Parallax PartitionedPS UnevenPartitionedPS PartitionedAR RandomAxisPartitionAR"
 BUILDERS = {name: OF_THE_PACKAGE[name] for name in _ORDER.split()} | {"Sharded": partial(Sharded, whole_bytes=0)}
 LOSSY = tuple(AllReduce(compressor=name) for name in COMPRESSORS if name != "NoneCompressor")
 """One for each compressor."""
 GATHERED = Sharded(weights="gathered", whole_bytes=0)
-KEPT_FOR_SOME = Sharded(weights=3, whole_bytes=0)
 HAND_WRITTEN = {
-    "Gathered": lambda: GATHERED, "KeptForSome": lambda: KEPT_FOR_SOME, "Alternating": Alternating, "Mixed": Mixed,
-    "EveryAxis": EveryAxis,
+    "Gathered": lambda: GATHERED, "KeptForSome": partial(UnevenShards, weights=3), "Alternating": Alternating,
+    "Mixed": Mixed, "EveryAxis": EveryAxis,
 }  # fmt: skip
 
 
