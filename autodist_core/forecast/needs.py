@@ -6,9 +6,10 @@ computed. On top come the copies of the variables, as they are placed.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -26,7 +27,9 @@ from autodist_core.plan.memory import DeviceMemory, together
 from autodist_core.resource_spec import DeviceSpec
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.naming import node_of
+from autodist_core.strategy import Sharded, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
+from autodist_core.strategy.written import written
 
 _AMPLE = 200
 """How many times the state and the batch no step takes: activations of convolutions are some 100 times the batch."""
@@ -34,11 +37,11 @@ _AMPLE = 200
 
 def forecast(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, examples: int,
-    others: Mapping[str, Callable[[], CompiledStrategy]] | None = None,
+    others: Sequence[StrategyBuilder] = (), made: Callable[[StrategyBuilder], CompiledStrategy] | None = None,
 ) -> tuple[DeviceMemory, ...]:
     """The memory of each device in a step on a batch; none if the graph cannot be built for it.
 
-    `others` make other strategies, by their text. Where this one does not fit, the first one that does is named.
+    Where the strategy does not fit, the first one that does is named, of those that are `made` by `others`.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler
     >>> from autodist_core.capture.example import example_step
@@ -55,12 +58,12 @@ def forecast(
     found = foretold(item, placement(strategy), examples)
     if all(each.fits for each in found):
         return found
-    placed, would = placement(strategy), []
+    placed, would = placement(strategy), list[str]()
     if fitting := _fitting(lambda count: foretold(item, placed, count), found, examples):
         would.append(f"a batch of {fitting}")
-    tried = ((name, foretold(item, placement(other()), examples)) for name, other in (others or {}).items())
-    if named := next((name for name, needs in tried if needs and all(each.fits for each in needs)), ""):
-        would.append(named)
+    if made:
+        named = _that_fits(others, lambda each: foretold(item, placement(made(each)), examples), strategy.replicas)
+        would += islice(named, 1)
     return tuple(each if each.fits else replace(each, would=", or ".join(would)) for each in found)
 
 
@@ -168,6 +171,38 @@ def _with_gradients(operations: list[Operation], item: GraphItem, placement: Pla
                 number = operations[number].inputs[0][0]
             found[number] = replace(operations[number], kind=GRADIENTS)
     return found
+
+
+def _that_fits(
+    builders: Iterable[StrategyBuilder], needs: Callable[[StrategyBuilder], Sequence[DeviceMemory]],
+    replicas: Sequence[str],
+) -> Iterator[str]:
+    """Builders whose strategies fit, as text; those of shards also with shares by what each device has to give."""
+    for builder in builders:
+        found = needs(builder)
+        if found and all(each.fits for each in found):
+            yield written(builder)
+        elif isinstance(builder, Sharded) and len({*(shares := _by_room(found, replicas)).values()}) > 1:
+            uneven = replace(builder, shares=shares)
+            if all(each.fits for each in needs(uneven)):
+                yield written(uneven)
+
+
+def _by_room(needs: Iterable[DeviceMemory], replicas: Iterable[str]) -> dict[str, int]:
+    """What each replica may own in proportion to the others; empty if one has no room for any.
+
+    >>> needs = [DeviceMemory((name,), weights=8, activations=4, available=has) for name, has in (("a", 8), ("b", 20))]
+    >>> _by_room(needs, ["a:CPU:0", "b:CPU:0", "b:CPU:1"])
+    {'a': 8, 'b': 16}
+    """
+    on = Counter(name if ":GPU:" in name else DeviceSpec.parse(name).address for name in replicas)
+    rooms = {
+        name: ((each.available or 0) - each.peak + each.weights + each.optimizer) / on[name]
+        for each in needs for name in each.devices if name in on
+    }
+    if min(rooms.values(), default=0) <= 0:
+        return {}
+    return {name: max(1, int(16 * room / max(rooms.values()))) for name, room in rooms.items()}
 
 
 def _fitting(needs: Callable[[int], Sequence[DeviceMemory]], found: Sequence[DeviceMemory], examples: int) -> int:

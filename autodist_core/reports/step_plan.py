@@ -15,7 +15,6 @@ table in a notebook. `plan` of a model and of a marked function call this module
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 
 from autodist_core.errors import amount, some
@@ -46,7 +45,6 @@ from autodist_core.strategy import PartitionedPS, Sharded, StrategyBuilder
 from autodist_core.strategy.compiled import CompiledStrategy
 from autodist_core.strategy.compiler import StrategyCompiler
 from autodist_core.strategy.synchronizers import AllReducePlan
-from autodist_core.strategy.written import written
 
 LESS_STATE = PartitionedPS(), Sharded(), Sharded(weights="gathered")
 """What is tried where a step does not fit: the later ones have less on each device, and more travels."""
@@ -110,11 +108,11 @@ def planned(
 def _memory(
     item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None, examples: int, spec: ResourceSpec | None
 ) -> tuple[DeviceMemory, ...]:
-    def made(builder: StrategyBuilder, spec: ResourceSpec) -> CompiledStrategy:
+    def made(builder: StrategyBuilder) -> CompiledStrategy:
+        assert spec
         return StrategyCompiler(item, spec).compile(builder.build(item, spec))
 
-    others = {written(each): partial(made, each, spec) for each in LESS_STATE} if spec else {}
-    return forecast(item, strategy, share_memory, examples, others)
+    return forecast(item, strategy, share_memory, examples, LESS_STATE, made if spec else None)
 
 
 def _factor_notes(found: Mapping[tuple[str, int], Factors | str], examples: int) -> Iterator[str]:
