@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from autodist_core.errors import SessionError
-from autodist_core.give_back import give_back
+from autodist_core.give_back import give_back, while_drawn
 from autodist_core.interrupts import defer_interrupt, never_interrupted
 from autodist_core.log import log
 from autodist_core.runtime.equal_arrays import same_bits
@@ -163,22 +163,23 @@ class TrainingState:
         with self._session_lock:
             self._raise_unraised()
             if self._moments:
-                give_back(freed.spec.byte_size for freed in self._load_changes())
+                give_back(self._load_changes())
             if due := self._homes.due(self.session.known):
                 self.session.spread(due)
             self._stepping, self._patience.is_over = True, False
 
-    def _load_changes(self) -> list[Entry]:
+    def _load_changes(self) -> list[int]:
+        """Load what was changed; return the bytes of what this freed: of variables, and of what made first values."""
         changed: dict[str, np.ndarray] = {}
         known = set(self.session.known)
         with self._value_lock:
-            begun, first_values = [name for name in self._moments if name in known], set()
+            begun, first_values = [name for name in self._moments if name in known], dict[str, int]()
             for name in begun:
                 moment = self._compare(name)
                 if moment.life in IS_CHANGED:
                     if (first := self._entries[name].first_value()) is not None:
                         self.session.load({name: first})
-                        first_values.add(name)
+                        first_values[name] = first.nbytes
                         self.stays_away = self.stays_away is not False
                         if not self._can_be_freed(name):
                             self._fill(self._entries[name], first)
@@ -191,14 +192,13 @@ class TrainingState:
             self.session.load(changed)
         # From here on the session may be ahead, even if the step fails.
         with defer_interrupt(), self._value_lock:
-            freed: list[Entry] = []
+            freed = while_drawn(first_values.values())
             for name in begun:
                 moment = self._moments.pop(name).after(Event.STEP)
                 if moment.life is not Life.STALE:
                     self._moments[name] = moment
                 elif self._can_be_freed(name):
-                    if name not in first_values:
-                        freed.append(self._entries[name])
+                    freed += [] if name in first_values else [self._entries[name].spec.byte_size]
                     self._freed.add(name)
                     self._entries[name].free()
         return freed
