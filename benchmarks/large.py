@@ -11,8 +11,9 @@ number of hosts. It prints the peak of each agent above that of an agent that tr
 and joined, while one is used and the next one is on its way, and what the messages take.
 
 The part `limit` trains dense layers of 4096 with Adam over four hosts, each of which may take `--limit` GiB, as a
-control group says. The state of 32 layers is 6.4 GB. On the program's host, the agent is limited. `AllReduce` under the
-same limit, and one host alone, must end with the error of the memory's forecast.
+control group says. The state of 32 layers is 6.4 GB. On the program's host, the program and its agent have the limit
+together, and own `--share` times what another host owns. TensorFlow and the C library keep little (`KEEP_LITTLE`).
+`AllReduce` under the same limit, and one host alone, must end with the error of the memory's forecast.
 
 The part `table` trains, saves, loads and evaluates a table of 8 GiB over four hosts, in a program that may take
 1.5 GiB. It needs 17 GB on the disk.
@@ -27,6 +28,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,8 @@ from tests.network.namespaces import children
 PARTS = ("formula", "limit", "table", "time")
 RATES = ["1gbit", "40gbit"]
 WIDTH = 4096
+SHARE = Fraction(3, 5)
+KEEP_LITTLE = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "MALLOC_MMAP_THRESHOLD_": "4194304"}
 _GROUPS = (("memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"), ("", "memory.max", "memory.peak"))
 """A controller of control groups, its limit, and the most that was used: of the first version, and of the second."""
 _ROWS, _COLUMNS = 1 << 24, 128
@@ -71,10 +75,10 @@ class Group:
         """Put a process into the group, and what it will start."""
         (self._folder / "cgroup.procs").write_text(str(process))
 
-    def python(self, folder: str, outside: bool = False) -> str:
-        """A program that runs Python in this group, or outside of all such groups."""
-        program, place = Path(folder, "python"), self._folder.parent if outside else self._folder
-        program.write_text(f'#!/bin/sh\necho $$ > {place / "cgroup.procs"}\nexec {sys.executable} "$@"\n')
+    def python_outside(self, folder: str) -> str:
+        """A program that runs Python outside of such groups."""
+        program, procs = Path(folder, "python"), self._folder.parent / "cgroup.procs"
+        program.write_text(f'#!/bin/sh\necho $$ > {procs}\nexec {sys.executable} "$@"\n')
         program.chmod(0o755)
         return str(program)
 
@@ -96,7 +100,7 @@ def _is_second() -> bool:
 
 @contextmanager
 def limited(made: Any, limit: float) -> Iterator[list[Group]]:
-    """A control group for each host of a network; that of this one is for the agent that a program starts."""
+    """A control group for each host of a network; that of this one is for a program and its agent."""
     groups = [Group(f"host{host.index}", limit) for host in made.hosts]
     try:
         for group, host in zip(groups[1:], made.hosts[1:], strict=True):
@@ -109,14 +113,11 @@ def limited(made: Any, limit: float) -> Iterator[list[Group]]:
 
 
 def dense(
-    job: Job, turns: Turns, layers: int, width: int = WIDTH, limit: float = 0.0, agent: str = "", strategy: Any = None
+    job: Job, turns: Turns, layers: int, width: int = WIDTH, group: Group | None = None, strategy: Any = None
 ) -> None:
-    """Train dense layers that are made without values. With a limit, this process is in a group of its own; `agent` is
-    the program that runs the agent of this host.
-    """
-    if limit:
-        Group("program", limit).take(os.getpid())
-    sys.executable = agent or sys.executable
+    """Train dense layers that are made without values, in a group if one is given."""
+    if group:
+        group.take(os.getpid())
     import keras
     import numpy as np
 
@@ -137,7 +138,7 @@ def table(job: Job, turns: Turns, folder: str) -> None:
     """Train a table with SGD, save it, load it and evaluate it. The limit is not that of this machine's agent."""
     group = Group("table", _TABLE_LIMIT)
     group.take(os.getpid())
-    sys.executable = group.python(folder, outside=True)
+    sys.executable = group.python_outside(folder)
     import keras
     import numpy as np
 
@@ -198,21 +199,27 @@ def outcome(training: Training) -> str:
         training.kill()
 
 
-def limits(limit: float, layers: int, job: Job) -> Iterator[tuple[str, str, list[float]]]:
+def limits(limit: float, layers: int, share: Fraction, job: Job) -> Iterator[tuple[str, str, list[float]]]:
     """What becomes of the model on four hosts of which each may take some GiB, and on one; the MiB of each group."""
     from autodist_core.strategy import Sharded
 
+    os.environ |= KEEP_LITTLE  # for the program, and for the agent that it starts
     with hosts.network(4, "10gbit") as made:
-        for name, strategy in ((GATHERED, Sharded(weights=GATHERED)), ("AllReduce", "AllReduce")):
-            with tempfile.TemporaryDirectory() as folder, limited(made, limit) as groups:
-                train = partial(dense, layers=layers, strategy=strategy, agent=groups[0].python(folder))
-                found = outcome(Training(name, train, replace(job, spec=made.spec()), seconds=_SECONDS))
+        shares = {host.address: share.denominator for host in made.hosts} | {made.hosts[0].address: share.numerator}
+        job = replace(job, spec=made.spec(shared_envs=made.spec()["ssh"]["shared_envs"] | KEEP_LITTLE))
+        for name, strategy in ((GATHERED, Sharded(weights=GATHERED, shares=shares)), ("AllReduce", "AllReduce")):
+            with limited(made, limit) as groups:
+                train = partial(dense, layers=layers, strategy=strategy, group=groups[0])
+                found = outcome(Training(name, train, job, seconds=_SECONDS))
                 yield f"{name}, 4 hosts", found, [group.used for group in groups]
                 for host in made.hosts[1:]:  # what is still in the groups would keep them
                     host.power_off()
                     host.power_on()
                 made.learn()
-    yield "one host", outcome(Training("one", partial(dense, layers=layers, limit=limit), job)), []
+    group = Group("program", limit)
+    train = partial(dense, layers=layers, group=group)
+    yield "one host", outcome(Training("one", train, replace(job, spec=None))), [group.used]
+    group.close()
 
 
 def of_table() -> float:
@@ -236,7 +243,7 @@ def times(rate: str, counts: Sequence[int], rounds: int) -> Iterator[tuple[int, 
 
 def measured(
     only: Sequence[str], counts: Sequence[int], rates: Sequence[str] = RATES, rounds: int = 6, limit: float = 2.5,
-    layers: int = 32,
+    layers: int = 32, share: Fraction = SHARE,
 ) -> Iterator[tuple[str, Any, str]]:
     """For each run its part, what was found, and a line that says it."""
     job = Job("", steps=2, rounds=1)
@@ -245,7 +252,7 @@ def measured(
             text = "; ".join(f"{place} {size:.0f}" for place, size in found.items())
             yield "formula", (count, formula, found), f"{count} hosts: {formula:.0f} MiB; above idle {text}"
     if "limit" in only:
-        for name, ended, used in limits(limit, layers, job):
+        for name, ended, used in limits(limit, layers, share, job):
             text = f"; groups took {', '.join(f'{size:.0f}' for size in used)} MiB" if used else ""
             yield "limit", (name, ended, used), f"{name}: {ended}{text}"
     if "table" in only:
@@ -266,6 +273,7 @@ def main() -> None:
     option(parser, "--hosts", "the numbers of hosts of the formula and of the time", [2, 4, 8], nargs="+", type=int)
     option(parser, "--rates", "what each cable carries each way while time is measured", RATES, nargs="+")
     option(parser, "--limit", "the GiB that each host may take", 2.5, type=float)
+    option(parser, "--share", "what the program's host owns in proportion to another", SHARE, type=Fraction)
     option(parser, "--layers", "dense layers of 4096 under the limit", 32, type=int)
     option(parser, "--rounds", "turns of each contender", 6, type=int)
     option(parser, "--json", JSON)
@@ -274,7 +282,7 @@ def main() -> None:
         parser.exit(1, f"{missing()}.\n")
     result = dict[str, Any]()
     for part, found, text in measured(
-        given.only, given.hosts, given.rates, given.rounds, given.limit, given.layers
+        given.only, given.hosts, given.rates, given.rounds, given.limit, given.layers, given.share
     ):  # fmt: skip
         result.setdefault(part, []).append(found)
         if not given.json:
