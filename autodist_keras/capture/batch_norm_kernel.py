@@ -11,6 +11,7 @@ channels as the last of four axes, and computes statistics in float32, as Keras 
 
 A layer stays Keras's own if it has a mask, is synchronized or renormalizes, computes in float64, has inputs of two
 axes (of which the kernel is slower), or has other channels than those of the last axis or of the axis behind the batch.
+So does a layer of one channel, whose mean the kernel adds up entry by entry: rounding grows with the number of entries.
 """
 
 import inspect
@@ -25,6 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.capture.batch_axis import NO_CLAIM, Alike, Rows, State
 from autodist_keras.capture.hooks import hook
 
 KERNEL = "FusedBatchNormV3"
@@ -53,15 +55,15 @@ def normalized(model: Any, trace: Any) -> Iterator[None]:
     """Let the kernel normalize for layers of a model while a step is traced.
 
     >>> from autodist_keras.capture.example import with_trace
-    >>> model = keras.Sequential([keras.Input((1, 1, 1)), keras.layers.BatchNormalization(epsilon=1.0)])
+    >>> model = keras.Sequential([keras.Input((1, 1, 2)), keras.layers.BatchNormalization(epsilon=1.0)])
     >>> def step(trace):
     ...     with normalized(model, trace):
-    ...         outputs = model(tf.reshape([1.0, 3.0], [2, 1, 1, 1]), training=True)
+    ...         outputs = model(tf.reshape([1.0, 3.0, 3.0, 1.0], [2, 1, 1, 2]), training=True)
     ...     print(KERNEL in {operation.type for operation in trace.graph.get_operations()})
     ...     return tf.squeeze(tf.sqrt(2.0) * outputs)
-    >>> [round(value, 3) for value in with_trace(step)]
+    >>> [[round(value, 3) for value in values] for values in with_trace(step)]
     True
-    [-1.0, 1.0]
+    [[-1.0, 1.0], [1.0, -1.0]]
     """
     with ExitStack() as hooks:
         for layer in layers_in_kernel(model):
@@ -75,7 +77,7 @@ def _is_plain(layer: Any) -> bool:
         return False
     if any(getattr(type(layer), name) is not getattr(_NORM, name) for name in ("call", "_moments")):
         return False
-    if layer.synchronized or layer.epsilon < _LEAST_EPSILON:
+    if layer.synchronized or layer.epsilon < _LEAST_EPSILON or layer.moving_mean.shape[0] == 1:
         return False
     rank = layer.input_spec.ndim
     return 3 <= rank <= 5 and layer.axis % rank in (1, rank - 1) and layer.compute_dtype in _ROUNDING
@@ -94,10 +96,15 @@ def _hooked(layer: Any, seen: Any) -> Any:
         seen.take_statistics(statistics)
         seen.in_kernel[layer.name] = None
         # The outputs have the examples of the inputs, also where the kernel gets them in another shape.
-        seen.known.append((outputs, lambda state_of: state_of(inputs)))
+        seen.known.append((outputs, lambda state_of: _normalized(state_of(inputs))))
         return outputs
 
     return call
+
+
+def _normalized(state: State) -> State:
+    """What is left of a dependence on the examples: a sum over them is no sum when it is normalized."""
+    return state if isinstance(state, Rows | Alike) else NO_CLAIM
 
 
 def _in_kernel(layer: Any, inputs: Any, trains: bool) -> tuple[Any, Sequence[Any]]:
@@ -109,18 +116,20 @@ def _in_kernel(layer: Any, inputs: Any, trains: bool) -> tuple[Any, Sequence[Any
     moving = [keras.ops.cast(each, "float32") for each in (layer.moving_mean, layer.moving_variance)]
     scale = tf.ones([channels]) if layer.gamma is None else keras.ops.cast(layer.gamma, "float32")
     offset = tf.zeros([channels]) if layer.beta is None else keras.ops.cast(layer.beta, "float32")
-    mean, variance = [tf.zeros([0])] * 2 if trains else moving
+    given = [tf.zeros([0])] * 2 if trains else moving
     found = getattr(tf.raw_ops, KERNEL)(
-        x=x if rank == 4 else tf.reshape(x, [-1, 1, 1, channels]), scale=scale, offset=offset, mean=mean,
-        variance=variance, epsilon=layer.epsilon, is_training=trains,
+        x=x if rank == 4 else tf.reshape(x, [-1, 1, 1, channels]), scale=scale, offset=offset, mean=given[0],
+        variance=given[1], epsilon=layer.epsilon, is_training=trains,
     )
     outputs = found.y if rank == 4 else tf.reshape(found.y, shape)
     outputs = tf.transpose(outputs, [0, rank - 1, *range(1, rank - 1)]) if order else outputs
     if not trains:
-        return outputs, ()
+        # TensorFlow would join the kernel with a convolution before it and an activation behind it. For some, as tanh,
+        # it has no kernel for all three. It joins nothing across this operation.
+        return tf.ensure_shape(outputs, outputs.shape), ()
     # The kernel's variance is the unbiased one. That of a single entry is not a number on some devices.
-    count = tf.cast(tf.size(x) // channels, tf.float32)
-    statistics = found.batch_mean, tf.math.multiply_no_nan(found.batch_variance, (count - 1.0) / count)
+    count, mean = tf.cast(tf.size(x) // channels, tf.float32), found.batch_mean
+    statistics = mean, tf.where(count > 1.0, found.batch_variance * ((count - 1.0) / count), mean - mean)
     for variable, before, now in zip((layer.moving_mean, layer.moving_variance), moving, statistics, strict=True):
         variable.assign(before * layer.momentum + now * (1.0 - layer.momentum))
     return outputs, statistics
@@ -185,7 +194,7 @@ def largest_difference(own: Callable[[], Sequence[Any]], in_kernel: Callable[[],
     with ThreadPoolExecutor(max_workers=1) as outside:
         try:
             found = outside.submit(computed).result()
-        except tf.errors.InvalidArgumentError:
+        except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError):
             return math.inf
     if not all(np.isfinite(each).all() for each in (*found[0], *found[1])):
         return math.inf

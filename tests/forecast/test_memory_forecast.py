@@ -121,8 +121,7 @@ def test_a_strategy_with_less_state_is_named_where_a_step_does_not_fit(monkeypat
     for name, size in needed.items():
         monkeypatch.setattr(needs, "available", lambda device, here, held=0, size=size: size)
         assert all(f"{name} would fit" in each.verdict for each in planned("AllReduce"))
-    has = {"10.0.0.1": 0.9 * size, "10.0.0.2": 2 * size}
-    monkeypatch.setattr(needs, "available", lambda device, here, held=0: int(has[device]))
+    monkeypatch.setattr(needs, "available", lambda name, here, held=0: int(size * (0.9 if name == "10.0.0.1" else 2)))
     assert "shares={'10.0.0.1': 5, '10.0.0.2': 16}) would fit" in planned("AllReduce")[0].verdict
 
 
