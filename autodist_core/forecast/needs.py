@@ -41,7 +41,8 @@ def forecast(
 ) -> tuple[DeviceMemory, ...]:
     """The memory of each device in a step on a batch; none if the graph cannot be built for it.
 
-    Where the strategy does not fit, the first one that does is named, of those that are `made` by `others`.
+    Where the strategy does not fit, the first of the builders `others` whose strategy does is named. `made` makes the
+    strategy of a builder.
 
     >>> from autodist_core import ResourceSpec, StrategyCompiler
     >>> from autodist_core.capture.example import example_step
@@ -184,7 +185,7 @@ def _that_fits(
             yield written(builder)
         elif isinstance(builder, Sharded) and len({*(shares := _by_room(found, replicas)).values()}) > 1:
             uneven = replace(builder, shares=shares)
-            if all(each.fits for each in needs(uneven)):
+            if (found := needs(uneven)) and all(each.fits for each in found):
                 yield written(uneven)
 
 
