@@ -44,12 +44,14 @@ def give_back(sizes: Iterable[int]) -> None:
 
 
 def while_drawn(sizes: Iterable[int]) -> list[int]:
-    """The places of values with these bytes that were drawn and sent one after the other, in pieces that fit between.
+    """The bytes of pieces of the memory that values took while they were drawn and sent, one after the other.
+
+    A value is in memory four times meanwhile, so that is four times the largest. Small pieces find each free place.
 
     >>> while_drawn([800, 80])[:2], sum(while_drawn([800, 80]))
     ([100, 100], 3200)
     """
-    return [max(sizes, default=0) // 8] * 32  # a value is in memory four times meanwhile
+    return [max(sizes, default=0) // 8] * 32
 
 
 @cache

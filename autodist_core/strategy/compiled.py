@@ -104,9 +104,9 @@ class VariablePlan:
     @property
     def text(self) -> str:
         """The plan as text: the partitioning, if there is one, and then the synchronizers."""
-        sizes = [each.variable.shape[self.axis] for each in self.shards]
-        alike = tuple(sizes) == shard_sizes(sum(sizes), len(sizes) or 1)
-        shares = () if alike or not sizes else [size // gcd(*sizes) for size in sizes]
+        sizes = tuple(each.variable.shape[self.axis] for each in self.shards)
+        alike = not sizes or sizes == shard_sizes(sum(sizes), len(sizes))
+        shares = () if alike else [size // gcd(*sizes) for size in sizes]
         return str(Node.of(self.variable, [each.synchronizer for each in self.pieces], self.axis, shares))
 
 

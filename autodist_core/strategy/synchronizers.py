@@ -111,7 +111,8 @@ class Node:
     synchronizer: Synchronizer | None = None
     """That of the variable, or of the shards whose part has none."""
     partitioner: str = ""
-    """The number of shards along each axis, such as ``1,2,1``; empty for a variable that is not partitioned."""
+    """The number of shards along each axis, such as ``1,2,1``, or their sizes in proportion to each other, such as
+    ``1,3:4,1``; empty for a variable that is not partitioned."""
     part_config: tuple[Node, ...] = ()
     """A node for each shard, or none at all."""
     note: str = ""
