@@ -1,7 +1,7 @@
 """Train models that are larger than what each host may take, and measure what their sharded state takes and costs.
 
     python benchmarks/large.py [--only formula limit table time] [--hosts 2 4 8] [--rates 1gbit 40gbit] [--limit 2.5]
-                               [--layers 32] [--rounds 6] [--json]
+                               [--share 3/5] [--layers 32] [--rounds 6] [--json]
 
 The hosts are those of the test network, as in `hosts.py`. They share the processors of this machine.
 
@@ -32,6 +32,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -203,7 +204,6 @@ def limits(limit: float, layers: int, share: Fraction, job: Job) -> Iterator[tup
     """What becomes of the model on four hosts of which each may take some GiB, and on one; the MiB of each group."""
     from autodist_core.strategy import Sharded
 
-    os.environ |= KEEP_LITTLE  # for the program, and for the agent that it starts
     with hosts.network(4, "10gbit") as made:
         shares = {host.address: share.denominator for host in made.hosts} | {made.hosts[0].address: share.numerator}
         job = replace(job, spec=made.spec(shared_envs=made.spec()["ssh"]["shared_envs"] | KEEP_LITTLE))
@@ -252,9 +252,10 @@ def measured(
             text = "; ".join(f"{place} {size:.0f}" for place, size in found.items())
             yield "formula", (count, formula, found), f"{count} hosts: {formula:.0f} MiB; above idle {text}"
     if "limit" in only:
-        for name, ended, used in limits(limit, layers, share, job):
-            text = f"; groups took {', '.join(f'{size:.0f}' for size in used)} MiB" if used else ""
-            yield "limit", (name, ended, used), f"{name}: {ended}{text}"
+        with patch.dict(os.environ, KEEP_LITTLE):  # for the program, and for the agent that it starts
+            for name, ended, used in limits(limit, layers, share, job):
+                text = f"groups took {', '.join(f'{size:.0f}' for size in used)} MiB"
+                yield "limit", (name, ended, used), f"{name}: {ended}; {text}"
     if "table" in only:
         peak = of_table()
         yield "table", peak, f"the program took {peak:.0f} MiB, its pages of files included"
