@@ -1,5 +1,6 @@
 """Buckets: how gradients are merged and cut, in which order they travel, and that cutting changes no number."""
 
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from autodist_core import GraphItem
 from autodist_core.capture import capture
-from autodist_core.kernel import build
+from autodist_core.kernel import build, packing
+from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, fill
+from autodist_core.kernel.passes.synchronizer.sums import hint_of
 from autodist_core.runtime.local.session import LocalSession
 from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Parallax
@@ -96,7 +99,10 @@ def test_over_machines_the_gradients_of_a_small_model_fill_several_buckets(
 
     item = capture(trace(dense_step(variables, loss_of=loss_of), variables))
     graph = build(item, placed_on(item, builder, *cpus)).graph_def
-    sums = [node for node in nodes_of(graph, "CollectiveReduceV2").values() if "replica0" in node.name]
+    sums = [
+        node for op in ("CollectiveReduceV2", "SplitV") for name, node in nodes_of(graph, op).items()
+        if re.search("replica0/(sum|slices)$", name)
+    ]
     assert sorted(4 * size // 1024 for size in _sizes(graph, sums)) == expected
 
 
@@ -131,21 +137,58 @@ def test_every_bucket_asks_for_the_collective_of_the_strategy():
         assert len(sums) == 2 + 2 + 1 + 1, "15 and 8 + 1 float64, 20 float32, eight float64 or 16 float32 at a time"
 
 
+@pytest.mark.parametrize("spec, begun", [("RING", "sum"), ("NCCL", "slices")])
 @pytest.mark.parametrize("cpus", [(1, 1), (2, 1, 1)])
-def test_over_machines_one_collective_more_than_machines_is_under_way(cpus: tuple[int, ...]):
+def test_over_machines_one_bucket_more_than_machines_is_under_way(
+    cpus: tuple[int, ...], spec: str, begun: str, monkeypatch
+):
+    monkeypatch.setattr(packing, "ALONE_BYTES", 8)
     item = layered_item(2, second="float32")
-    graph = build(item, placed_on(item, AllReduce(bucket_bytes=24, chunk_size=1), *cpus)).graph_def
+    builder = AllReduce(bucket_bytes=24, chunk_size=1, all_reduce_spec=spec)
+    graph = build(item, placed_on(item, builder, *cpus)).graph_def
     chains: dict[tuple[str, str], list[Any]] = {}
-    for node in nodes_of(graph, "CollectiveReduceV2").values():
-        _, occurrence, _, _, replica, _ = node.name.split("/")
-        chains.setdefault((occurrence, replica), []).append(node)
+    for node in graph.node:
+        if re.fullmatch(f"all_reduce/.*/replica[0-9]+/{begun}", node.name):
+            _, occurrence, _, _, replica, _ = node.name.split("/")
+            chains.setdefault((occurrence, replica), []).append(node)
     assert len(chains) == 2 * len(cpus), "one for each machine and each time that gradients are applied"
-    for nodes in chains.values():
-        nodes.sort(key=lambda node: int(constant(graph, node.input[3])))
+    for (_, replica), nodes in chains.items():
+        nodes.sort(key=lambda node: int(node.name.split("/bucket")[1].split("/")[0]))
         awaited = [[source for source in node.input if naming.is_control(source)] for node in nodes]
+        sums = [node.name.replace(f"{replica}/{begun}", f"{replica}/sum") for node in nodes]
         under_way = len(cpus) + 1
-        assert awaited == [[]] * under_way + [[f"^{node.name}"] for node in nodes[:-under_way]]
-        assert len({node.name.split("/")[2] for node in nodes}) == 4, "the chain goes through all groups"
+        assert awaited == [[]] * under_way + [[f"^{name}"] for name in sums[:-under_way]]
+        # The last one has a scalar only, which is not cut.
+        groups = 4 if begun == "sum" else 3
+        assert len({node.name.split("/")[2] for node in nodes}) == groups, "the chain goes through all groups"
+
+
+@pytest.mark.parametrize("cpus, kibibytes", [((1, 1), 1023), ((1, 1, 1), 512), ((1,) * 6, 1024), ((2, 2), 127)])
+def test_over_machines_each_adds_up_a_part_of_a_bucket(cpus: tuple[int, ...], kibibytes: int):
+    """In the order of the machines, and a small bucket whole. Where few machines are built, they stand for the rest."""
+    variables = {"kernel": tf.Variable(tf.zeros((kibibytes, 256)))}
+    item = capture(trace(dense_step(variables, loss_of=lambda given, x: tf.reduce_mean(x) * tf.reduce_sum(
+        tf.cast(given["kernel"], x.dtype)
+    )), variables))
+    graph = build(item, placed_on(item, AllReduce(), *cpus)).graph_def
+    assert not nodes_of(graph, "CollectiveReduceV2")
+    added = {name: node for name, node in nodes_of(graph, "AddN").items() if "/slice" in name}
+    parts = len(cpus) if kibibytes > 127 else 1
+    devices = [f"/job:run/replica:0/task:{task}/device:CPU:0" for task in range(parts)]
+    assert [node.device for node in added.values()] == devices
+    assert {node.attr["N"].i for node in added.values()} == {len(cpus)}
+    sizes = [tensor.shape.num_elements() for tensor in summed(graph, list(added.values()))]
+    assert sum(sizes) == 256 * kibibytes and max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    "spec, machines, kind, expected",
+    [("NCCL", 2, "cpus", "sends"), ("AUTO", 8, "cpus", "sends"), ("RING", 2, "cpus", "ring"),
+     ("NCCL", 9, "cpus", "ring"), ("NCCL", 1, "cpus", "ring"), ("AUTO", 2, "gpus", "auto")],
+)  # fmt: skip
+def test_processors_of_a_few_machines_add_up_by_sends(spec: str, machines: int, kind: str, expected: str):
+    placement = placed_on(item := layered_item(), AllReduce(), *(1,) * machines, kind=kind)
+    assert hint_of(Draft.of(item, placement), spec) == expected
 
 
 @pytest.mark.parametrize("cpus, kind, reduce", [((3,), "cpus", "RING"), ((2, 2), "gpus", "NCCL")])

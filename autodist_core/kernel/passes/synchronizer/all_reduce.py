@@ -22,6 +22,7 @@ from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Pa
 from autodist_core.kernel.passes.synchronizer.factors import gather_factors
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
 from autodist_core.kernel.passes.synchronizer.rows import gather_rows
+from autodist_core.kernel.passes.synchronizer.sums import hint_of
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
 from autodist_core.step import naming
@@ -110,13 +111,7 @@ def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:
     plan, dtype = parcel.plan, tf.as_dtype(parcel.wire.dtype)
     # As many elements of half precision as of float32: the backward pass needs as long to compute them.
     limit, least = (size * min(dtype.size, tf.float32.size) // tf.float32.size for size in (plan.bucket_bytes, _LEAST))
-    hint = _hint(draft, plan.spec)
+    hint = hint_of(draft, plan.spec)
     sinks = plan.bucket_bytes == BUCKET_BYTES and by_machines(draft.placement.replicas, hint)
     lane = Lane(parcel.gradient.occurrence, plan.group, hint, dtype, limit, least if sinks else None)
     return Load(lane, f"{parcel.label}/round{turn}", parcel.ready, parcel.wire.shapes[turn], tensors)
-
-
-def _hint(draft: Draft, spec: str) -> str:
-    """Return the hint of a collective. NCCL needs GPUs; on other devices the runtime's ring computes the same sum."""
-    on_gpu = all(":GPU:" in replica.name for replica in draft.placement.replicas)
-    return spec.lower() if on_gpu or spec != "NCCL" else "ring"

@@ -15,7 +15,6 @@ links and end together. The updates would then begin when all sums are there, an
 such as those of the barriers, would wait behind all gradients that have been handed to the connection.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -24,6 +23,7 @@ import tensorflow as tf
 
 from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft
+from autodist_core.kernel.passes.synchronizer.sums import Team, sums
 from autodist_core.kernel.placement.placement import Replica, by_host
 from autodist_core.step.grouping import grouped
 
@@ -96,7 +96,6 @@ class Stretch:
 
 
 Bucket = tuple[Stretch, ...]
-Team = tuple[Replica, ...]
 
 
 def fill(loads: Sequence[Load]) -> list[Bucket]:
@@ -135,34 +134,35 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     if len({replica.device for replica in draft.placement.replicas}) == 1:
         # Replicas on one device need no collective.
         device = draft.placement.replicas[0].device
-        totals = {load: draft.add_up(f"{load.label}/total", load.tensors, load.lane.dtype, device) for load in loads}
-        return {load: (total,) * len(load.tensors) for load, total in totals.items()}
+        once = {load: draft.add_up(f"{load.label}/total", load.tensors, load.lane.dtype, device) for load in loads}
+        return {load: (total,) * len(load.tensors) for load, total in once.items()}
     buckets = [bucket for members in grouped(loads, lambda load: load.lane).values() for bucket in fill(members)]
     arrived: dict[tuple[Load, Team], list[str]] = {}
     started: dict[tuple[int, Team], list[str]] = {}
     for bucket in sorted(buckets, key=lambda bucket: max(stretch.load.ready for stretch in bucket)):
         lane = bucket[0].load.lane
-        count = len(_teams(draft.everyone, lane.hint))
-        kind = f"group{lane.group}_{lane.hint}_{lane.dtype.name}"
-        label = f"all_reduce/{lane.occurrence}/{kind}/bucket{draft.collectives}"
-        for team in _teams(draft.placement.replicas, lane.hint):
-            total, parts = _bucket(draft, team, label, lane, bucket, count)
+        label = f"all_reduce/{lane.occurrence}/group{lane.group}_{lane.hint}_{lane.dtype.name}/bucket{draft.buckets}"
+        sizes, everyone = [stretch.size for stretch in bucket], _teams(draft.everyone, lane.hint)
+        joined = {team: _joined(draft, team, label, bucket) for team in _teams(draft.placement.replicas, lane.hint)}
+        found = sums(draft, label, lane.hint, lane.dtype, joined, sum(sizes), everyone)
+        for team, total in found.of.items():
+            name = f"{label}/{team[0].prefix}/split"
+            parts = packing.cut(draft, name, total, sizes, lane.dtype, team[0].device)
             for stretch, part in zip(bucket, parts, strict=True):
                 arrived.setdefault((stretch.load, team), []).append(part)
-            if by_machines(draft.placement.replicas, lane.hint):
+            if team in found.begun and by_machines(draft.placement.replicas, lane.hint):
                 before = started.setdefault((lane.occurrence, team), [])
-                if len(before) > count:
-                    draft.editor.control(total, before[-count - 1])
+                if len(before) > len(everyone):
+                    draft.editor.control(found.begun[team], before[-len(everyone) - 1])
                 before.append(total)
-        draft.collectives += 1
         draft.buckets += 1
-    sums: dict[Load, tuple[str, ...]] = {}
+    totals: dict[Load, tuple[str, ...]] = {}
     for load in loads:
         own: dict[Replica, str] = {}
         for team in _teams(draft.placement.replicas, load.lane.hint):
             own |= dict.fromkeys(team, _total(draft, team, load, arrived.get((load, team), [])))
-        sums[load] = tuple(own[each] or load.tensors[each.index] for each in draft.placement.replicas)
-    return sums
+        totals[load] = tuple(own[each] or load.tensors[each.index] for each in draft.placement.replicas)
+    return totals
 
 
 def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
@@ -183,17 +183,11 @@ def by_machines(replicas: Sequence[Replica], hint: str) -> bool:
     return hint != "nccl" and len({replica.host for replica in replicas}) > 1
 
 
-def _bucket(
-    draft: Draft, team: Team, label: str, lane: Lane, bucket: Bucket, teams: int
-) -> tuple[str, list[str]]:
-    """Add one collective of one team; return its node, and the sum of each of its stretches, flat."""
-    lead = team[0]
-    name = f"{label}/{lead.prefix}"
+def _joined(draft: Draft, team: Team, label: str, bucket: Bucket) -> str:
+    """Return one vector of a team's own sums of the stretches of a bucket."""
+    name = f"{label}/{team[0].prefix}"
     parts = [_part(draft, team, f"{name}/part{index}", stretch) for index, stretch in enumerate(bucket)]
-    joined = draft.join(f"{name}/joined", parts, lane.dtype, lead.device)
-    total = _collective(draft, lead, f"{name}/sum", joined, lane, teams)
-    sizes = [stretch.size for stretch in bucket]
-    return total, packing.cut(draft, f"{name}/split", total, sizes, lane.dtype, lead.device)
+    return draft.join(f"{name}/joined", parts, bucket[0].load.lane.dtype, team[0].device)
 
 
 def _part(draft: Draft, team: Team, name: str, stretch: Stretch) -> str:
@@ -221,38 +215,3 @@ def _total(draft: Draft, team: Team, load: Load, parts: Sequence[str]) -> str:
     name = f"{load.label}/{replica.prefix}/total"
     joined = draft.join(f"{name}/joined", parts, load.lane.dtype, replica.device)
     return packing.reshaped(draft, name, joined, load.shape, load.lane.dtype, replica.device)
-
-
-def _collective(draft: Draft, replica: Replica, name: str, flat: str, lane: Lane, teams: int) -> str:
-    # In one session, collectives of equally many members have the same members: all replicas, or one of each machine.
-    scalars = {"group_size": teams, "group_key": teams, "instance_key": instance_key(draft, draft.collectives)}
-    inputs = [
-        draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()
-    ]
-    return draft.editor.add(
-        "CollectiveReduceV2", name, [flat, *inputs], replica.device, T=lane.dtype, merge_op="Add", final_op="Id",
-        communication_hint=lane.hint, timeout_seconds=0.0, is_stateless=False, Nordering_token=0,
-        max_subdivs_per_device=-1,
-    )
-
-
-def instance_key(draft: Draft, number: int, keys: int = 1) -> int:
-    """The first of so many numbers, a power of two, that are a collective's own, and that every replica derives alike.
-
-    The collectives of one graph are numbered from the graph's own start. The numbers of two graphs of one session are
-    apart, unless the hashes of the graphs fall close together. TensorFlow keeps the shape of a number for the whole
-    session, so two graphs with equal numbers of unlike shapes fail. Equal numbers of like shapes were tried, in one
-    process and over several machines: TensorFlow tells the collectives of two steps apart.
-
-    >>> from autodist_core.kernel.example import example_draft
-    >>> from autodist_core.strategy import AllReduce
-    >>> draft = example_draft(AllReduce())
-    >>> instance_key(draft, 1) - instance_key(draft, 0), instance_key(draft, 1, 8) - instance_key(draft, 0, 8)
-    (1, 8)
-    """
-    replicas, sizes = draft.slicing.of_all
-    active = tuple(replica.index for replica in replicas)
-    # Gradients of which the factors travel are in no bucket: the other buckets then have other shapes.
-    text = f"{active}/{sizes}/{draft.step.digest}/{sorted(draft.products.travelling)}/{keys}"
-    start = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
-    return (start + number * keys) & (0x80000000 - keys)

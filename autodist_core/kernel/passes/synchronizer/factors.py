@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft, Rows
-from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.rows import KEYS, LENGTHS, gathered, machines_of, places_of
+from autodist_core.kernel.passes.synchronizer.sums import instance_key
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft, Rows
-from autodist_core.kernel.passes.synchronizer.buckets import instance_key
 from autodist_core.kernel.passes.synchronizer.reduction import merged, name_of, of_equal_types, of_team
+from autodist_core.kernel.passes.synchronizer.sums import instance_key
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.step.graph_item import ALIKE, UNIQUE, Gradient
 
