@@ -3,7 +3,7 @@
 In: the plan of a variable, and the profiles. Out: a `Charge`. `prediction` adds the charges up. For a kernel of 1 MB
 over three machines::
 
-    all_reduce          ring 1.33 MB on each link, in each direction; update 1 MB on each machine
+    all_reduce          1.33 MB on each link, in each direction; update 1 MB on each machine
     ps(10.0.0.1)        push 1 MB to 10.0.0.1 from each other machine, pull 1 MB to each; update 1 MB there
 
 Bytes are counted as `bytes_of_links` counts them, and in two phases: the backward pass hides what travels in the first
@@ -55,6 +55,8 @@ class Charge:
     """The interval of compute at whose end the gradient leaves."""
     ring: float = 0.0
     """Bytes on each machine's link, in each direction, while gradients travel."""
+    by_sends: float = 0.0
+    """How many of these machines send each other without a collective."""
     update: float = 0.0
     """Bytes that every replica updates."""
     work: float = 0.0
@@ -89,7 +91,7 @@ class Charging:
         interval = min(INTERVALS - 1, max(0, int(share * INTERVALS - 1e-9)))
         if plan.variable.is_sparse:
             return self._rows(plan, interval, times)
-        ring = update = work = bus = 0.0
+        ring = by_sends = update = work = bus = 0.0
         servers = []
         of_factors = self._of_factors(plan)
         machines, most = len(self.cluster.machines), max(each.replicas for each in self.cluster.machines)
@@ -110,11 +112,14 @@ class Charging:
                 continue
             update += times * size
             bus += 2 * sent * (most - 1) / most if on_gpus else 0.0
-            # The machines' sums make a ring of machines.
-            ring += (self.examples * of_factors if of_factors else 2 * sent) * (machines - 1) / machines
+            # A ring of machines and sends have as many bytes on each link.
+            travelling = (self.examples * of_factors if of_factors else 2 * sent) * (machines - 1) / machines
+            ring += travelling
+            if not of_factors and each.by_sends(machines, on_cpus=not on_gpus):
+                by_sends += travelling
             if of_factors:
                 work += 2 * prod(piece.variable.shape) * self.examples * (machines - 1) / machines
-        return Charge(name, interval, ring, update, work, bus, tuple(servers))
+        return Charge(name, interval, ring, by_sends, update, work, bus, tuple(servers))
 
     def _of_factors(self, plan: VariablePlan) -> int:
         """The bytes of an example's factors where they travel in place of the gradient; else 0."""
@@ -136,7 +141,7 @@ class Charging:
         updated = plan.variable.byte_size if plan.variable.name in self.model.slots else whole
         served = [each.synchronizer for each in plan.pieces if isinstance(each.synchronizer, PSPlan)]
         if not served:
-            return Charge(plan.variable.name, interval, whole * (machines - 1) / machines, updated)
+            return Charge(plan.variable.name, interval, whole * (machines - 1) / machines, update=updated)
         part = 1 / len(plan.pieces)
         return Charge(plan.variable.name, interval, servers=tuple(
             Served(

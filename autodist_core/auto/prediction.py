@@ -72,7 +72,7 @@ class Totals:
         # What each machine has, and what a server has besides. A server does not send to itself.
         self._ring, self._pushed, self._bus = ([0.0] * INTERVALS for _ in range(3))
         self._own: dict[str, list[float]] = {}
-        self._work = self._update = 0.0
+        self._work = self._update = self._by_sends = 0.0
         self._served: dict[str, list[float]] = {}
         self._pulled = self._fetched = 0.0
 
@@ -83,6 +83,7 @@ class Totals:
         self._bus[at] += sign * charge.bus
         self._update += sign * charge.update
         self._work += sign * charge.work
+        self._by_sends += sign * charge.by_sends
         for each in charge.servers:
             if each.machine not in self._own:
                 self._own[each.machine], self._served[each.machine] = [0.0] * INTERVALS, [0.0] * 4
@@ -132,20 +133,21 @@ class Totals:
         own = self._own.get(machine.address) or [0.0] * INTERVALS
         sent = [size + more - less for size, more, less in zip(ring, self._pushed, own, strict=True)]
         got = [size + others * mine for size, mine in zip(ring, own, strict=True)]
-        in_ring = sum(self._ring)
+        in_ring = sum(self._ring) - self._by_sends
         # NCCL moves what is in a ring of GPUs without the processors.
-        moved = sum(sent) + sum(got) - 2 * sum(ring) + (0.0 if machine.on_gpus else 2 * RING * in_ring) + fetched
+        handled_in_ring = 0.0 if machine.on_gpus else 2 * RING * in_ring
+        moved = sum(sent) + sum(got) - 2 * sum(ring) + 2 * self._by_sends + handled_in_ring + fetched
         wire = max(_last(intervals, sent, machine.bandwidth), _last(intervals, got, machine.bandwidth))
         bus = _last(intervals, self._bus, BUS)
         handled = fetch + busy + HANDLING / machine.processors * moved
-        # The last bytes of a ring go from machine to machine twice; other ones go to one machine.
-        hop = GPU_LATENCY if machine.on_gpus else machine.latency
-        signal = 2 * others * hop if in_ring > _NOTHING else machine.latency if moved > _NOTHING else 0.0
+        # The last bytes of a ring go from machine to machine twice; other ones go to one machine, and sums come back.
+        hops = 2 * others if in_ring > _NOTHING else 2 if self._by_sends > _NOTHING else 1 if moved > _NOTHING else 0
+        signal = hops * (GPU_LATENCY if machine.on_gpus and in_ring > _NOTHING else machine.latency)
         pulled = max(others * served[_PULL], self._pulled - served[_PULL])
         back = max(pulled / machine.bandwidth, HANDLING / machine.processors * pulled)
         link = (max(sum(sent), sum(got)) + fetched + pulled) / machine.bandwidth
         # The chief calls each machine, which answers. It waits until all are ready to update, and tells the others so.
-        elsewhere = in_ring > _NOTHING or any(address != self._machines[0].address for address in self._own)
+        elsewhere = sum(self._ring) > _NOTHING or any(address != self._machines[0].address for address in self._own)
         ended = max(wire, bus, handled) + signal + (4 if elsewhere else 2) * machine.latency
         return _OfMachine(busy, ended, update, back + machine.latency if pulled > _NOTHING else 0.0, link)
 

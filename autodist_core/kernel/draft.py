@@ -114,7 +114,7 @@ class Filled:
     collectives: int = 0
     """How many collectives each replica has; all replicas number them in the same way."""
     buckets: int = 0
-    """How many of these sum a bucket of dense gradients."""
+    """How many sums of dense gradients there are, by collectives or by sends."""
     added: list[AddedVariable] = field(default_factory=list)
     """The variables that kernels added."""
     new_values: list[tuple[AddedVariable, str, int]] = field(default_factory=list)

@@ -80,7 +80,7 @@ class DistributedGraph:
     added: tuple[AddedVariable, ...] = ()
     """The variables that kernels added. They belong to the state of the training, too."""
     buckets: int = 0
-    """How many collectives sum dense gradients."""
+    """How many sums of dense gradients there are, by collectives or by sends."""
     collectives: int = 0
     """How many collectives each replica takes part in."""
     factored: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

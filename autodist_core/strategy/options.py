@@ -123,11 +123,11 @@ class AllReduceOptions:
     chunk_size: int = 128
     """The number of consecutive pieces in one group. A piece is a shard, or a variable that is not partitioned."""
     all_reduce_spec: str = "NCCL"
-    """The implementation of the collective: AUTO, NCCL or RING. A device without it uses another one."""
+    """How gradients are added up: AUTO, NCCL or RING. A device without it uses another way."""
     compressor: str = "NoneCompressor"
     """The compressor that makes gradients smaller before they travel."""
     bucket_bytes: int = field(default=BUCKET_BYTES, kw_only=True)
-    """The most bytes of one collective, of half precision half of it. Smaller gradients are merged, larger ones cut."""
+    """The most bytes of one bucket, of half precision half of it. Smaller gradients are merged, larger ones cut."""
     wire_dtype: str = field(default="float16", kw_only=True)
     """The type that the compressors of half precision send: float16 or bfloat16."""
     power_sgd_rank: int = field(default=POWER_SGD_RANK, kw_only=True)

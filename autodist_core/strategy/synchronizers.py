@@ -18,7 +18,9 @@ from autodist_core.strategy.partition import PartitionerConfig
 HALF_PRECISION = ("HorovodCompressor", "HorovodCompressorEF")
 """The compressors that send gradients in half precision."""
 BUCKET_BYTES = 4 << 20
-"""The most bytes of one collective, unless a strategy says otherwise."""
+"""The most bytes of one bucket, unless a strategy says otherwise."""
+_MOST_SENDING = 8
+"""Over more machines, collectives sum: for sends the graph has nodes for each pair of machines."""
 POWER_SGD_RANK = 2
 """The rank of PowerSGDCompressor's matrices unless a strategy says otherwise."""
 
@@ -58,7 +60,7 @@ class PSPlan:
 
 @dataclass(frozen=True)
 class AllReducePlan:
-    """Every replica holds the variable and runs its update. A collective sums the gradients over the replicas.
+    """Every replica holds the variable and runs its update. A collective or sends sum the gradients over the replicas.
 
     As text it has the group, and every setting that differs from the builders' defaults.
 
@@ -77,11 +79,19 @@ class AllReducePlan:
     power_sgd_rank: int = 0
     """The rank of PowerSGDCompressor's matrices; 0 for the other compressors, and in a strategy for the default."""
     bucket_bytes: int = BUCKET_BYTES
-    """The most bytes of one collective."""
+    """The most bytes of one bucket."""
     wire_dtype: str = "float16"
     """The type that a compressor of half precision sends."""
     factor_rows: int = 0
     """The most examples of a batch for which the factors of the gradient travel between machines."""
+
+    def by_sends(self, machines: int, on_cpus: bool) -> bool:
+        """Whether machines send each other slices of the gradients, in place of a collective of TensorFlow.
+
+        >>> AllReducePlan().by_sends(2, on_cpus=True), AllReducePlan("RING").by_sends(2, on_cpus=True)
+        (True, False)
+        """
+        return self.spec != "RING" and on_cpus and 1 < machines <= _MOST_SENDING
 
     def __str__(self) -> str:
         group = f"chunk_size={self.chunk_size}" if self.group is None else f"group={self.group}"

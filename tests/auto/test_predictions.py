@@ -57,6 +57,8 @@ def test_an_all_reduce_is_the_backward_pass_and_the_bytes():
         COMPUTE: compute, WIRE: wire + 2 * LATENCY + READY + CALL, UPDATING: 4e6 * UPDATE / 2, BACK: 0.0,
     })  # fmt: skip
     assert found.step == pytest.approx(sum(found.parts["10.0.0.2"].values()))
+    few, many = (predicted(AllReduce(all_reduce_spec=spec), spec=machines(3)).step for spec in ("NCCL", "RING"))
+    assert many - few == pytest.approx(2 * LATENCY), "a ring has two more hops than sends"
     assert list(found.parts["10.0.0.1"]) == list(PARTS)
 
 
@@ -147,7 +149,7 @@ def test_a_measured_rate_changes_compute_and_nothing_else():
 
 def test_processors_hold_up_what_a_link_would_carry():
     cluster = _measured(ClusterProfile.assumed(machines(2)), 2e10, processors=0.01)
-    for builder, moved in ((AllReduce(), RING * 8e6), (PS(), 4e6)):
+    for builder, moved in ((AllReduce(), 8e6), (AllReduce(all_reduce_spec="RING"), RING * 8e6), (PS(), 4e6)):
         found = predicted(builder, cluster=cluster)
         hops = 4 if found.part(BACK) == 0 else 1
         assert found.part(WIRE) == pytest.approx(moved * HANDLING / 0.01 + hops * LATENCY + CALL)

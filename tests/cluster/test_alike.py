@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from autodist_core.kernel import packing
 from autodist_core.strategy import AllReduce
 from autodist_keras import DistributedModel
 from tests.cluster.over_hosts import OverHosts
@@ -29,8 +30,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_builder_over_many_hosts(network, name, caplog):
+def test_every_builder_over_many_hosts(network, name, caplog, monkeypatch):
     """Batches are uneven: some replicas have an example more, and in the last batch some may have none."""
+    monkeypatch.setattr(packing, "ALONE_BYTES", 16)
     caplog.set_level(logging.DEBUG, "autodist")
     reference = BY_NAME[name]
     expected = plain(reference, replicas=HOSTS)
@@ -41,8 +43,9 @@ def test_every_builder_over_many_hosts(network, name, caplog):
 
 
 @pytest.mark.parametrize(("cpus", "share_memory"), [(2, None), (4, False)])
-def test_several_replicas_on_each_machine(network, cpus, share_memory, caplog):
+def test_several_replicas_on_each_machine(network, cpus, share_memory, caplog, monkeypatch):
     """The replicas of a machine share copies, as on CPUs, or have their own, as on GPUs."""
+    monkeypatch.setattr(packing, "ALONE_BYTES", 16)
     caplog.set_level(logging.DEBUG, "autodist")
     for name, builders in {"dense": ("AllReduce", "PSLoadBalancing"), "embedding": ("AllReduce", "Parallax")}.items():
         reference = BY_NAME[name]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from autodist_core.auto import Auto
+from autodist_core.kernel import packing
 from autodist_core.kernel.passes import compile as compiling
 from autodist_core.runtime import transfers
 from autodist_core.strategy import PS
@@ -29,6 +30,7 @@ HOSTS = 2
 def test_every_builder_over_two_uneven_hosts_by_small_messages(network, monkeypatch):
     """Large variables travel by their rows, and several small ones in a message."""
     monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
+    monkeypatch.setattr(packing, "ALONE_BYTES", 16)
     spec = network.spec(cpus=[1, 3])
     with OverHosts(DENSE, spec) as hosts:
         for builder in [*BUILDERS, "Mixed", "Alternating"]:

@@ -1,14 +1,14 @@
 """AllReduceSynchronizer: every replica gets the sum of all replicas' gradients, and runs the whole update itself.
 
 In: each replica's own gradients, `draft.local`. Out: the reduced gradients on every replica, `draft.reduced`. For two
-replicas, each has a collective, whose result is the sum over both::
+replicas on one machine, each has a collective, whose result is the sum over both::
 
     all_reduce/0/.../bucket0/replica0/sum = CollectiveReduceV2(replica0's gradients)
     all_reduce/0/.../bucket0/replica1/sum = CollectiveReduceV2(replica1's gradients)
 
-Dense gradients travel in buckets, compressed where the strategy says so. The rows of sparse gradients are gathered. So
-are the factors of gradients that are products, where the strategy says so. A replica without examples contributes
-zeros, or no rows.
+Dense gradients travel in buckets, compressed where the strategy says so; `sums` adds them up. The rows of sparse
+gradients are gathered. So are the factors of gradients that are products, where the strategy says so. A replica without
+examples contributes zeros, or no rows.
 """
 
 from typing import cast
@@ -35,7 +35,7 @@ _LEAST = 1 << 20
 
 
 class AllReduceSynchronizer(Kernel):
-    """Adds collectives over all replicas, in the order in which the backward pass computes the gradients.
+    """Adds sums over all replicas, in the order in which the backward pass computes the gradients.
 
     >>> from autodist_core.kernel.example import example_change
     >>> from autodist_core.strategy import AllReduce
@@ -111,7 +111,7 @@ def _load(draft: Draft, parcel: Parcel, tensors: Tensors, turn: int) -> Load:
     plan, dtype = parcel.plan, tf.as_dtype(parcel.wire.dtype)
     # As many elements of half precision as of float32: the backward pass needs as long to compute them.
     limit, least = (size * min(dtype.size, tf.float32.size) // tf.float32.size for size in (plan.bucket_bytes, _LEAST))
-    hint = hint_of(draft, plan.spec)
+    hint = hint_of(draft, plan)
     sinks = plan.bucket_bytes == BUCKET_BYTES and by_machines(draft.placement.replicas, hint)
     lane = Lane(parcel.gradient.occurrence, plan.group, hint, dtype, limit, least if sinks else None)
     return Load(lane, f"{parcel.label}/round{turn}", parcel.ready, parcel.wire.shapes[turn], tensors)

@@ -1,15 +1,15 @@
-"""Buckets: tensors of all replicas, summed by collectives of about one size, in the order in which they become ready.
+"""Buckets: tensors of all replicas, summed in vectors of about one size, in the order in which they become ready.
 
-In: tensors, each with its lane (what tensors must share to travel in one collective). Out: the sum of each tensor on
-every replica. Two small tensors and a large one, with a limit of 4 MiB::
+In: tensors, each with its lane (what tensors must share to be in one bucket). Out: the sum of each tensor on every
+replica. Two small tensors and a large one, with a limit of 4 MiB::
 
     bias (1 KiB), kernel (3 MiB), table (10 MiB)  ->  [bias, kernel], [table 0-4], [table 4-8], [table 8-10]
 
 Small tensors are merged and large ones cut. So the first sums travel while the backward pass still computes the rest,
-and several collectives are under way at the same time. All replicas cut in the same way, also an idle one. Tensors
+and several buckets are under way at the same time. All replicas cut in the same way, also an idle one. Tensors
 that fill less than eight buckets travel over machines in smaller ones, where the strategy says nothing of their size.
 
-Over n machines, n + 1 collectives are under way: a collective waits for the one that is n + 1 before it. Each of them
+Over n machines, n + 1 buckets are under way: a bucket waits for the one that is n + 1 before it. Each of them
 has one n-th of its bucket on each link at a time, so the links stay full. If all were under way, they would share the
 links and end together. The updates would then begin when all sums are there, and the small signals between machines,
 such as those of the barriers, would wait behind all gradients that have been handed to the connection.
@@ -28,12 +28,12 @@ from autodist_core.kernel.placement.placement import Replica, by_host
 from autodist_core.step.grouping import grouped
 
 _COLLECTIVES = 8
-"""The limit sinks until gradients fill so many collectives. No arithmetic hides the last one, so it is to be small."""
+"""The limit sinks until gradients fill so many buckets. No arithmetic hides the last one, so it is to be small."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """The properties that tensors must have in common to travel in one collective.
+    """The properties that tensors must have in common to be in one bucket.
 
     >>> Lane(0, 0, "auto", tf.float32, limit=16) == Lane(0, 0, "auto", tf.float16, limit=16)
     False
@@ -44,12 +44,12 @@ class Lane:
     hint: str
     dtype: tf.DType
     limit: int
-    """The most bytes of one collective; an element larger than that travels alone."""
+    """The most bytes of one bucket; an element larger than that travels alone."""
     least: int | None = None
-    """The bytes down to which the limit sinks where all tensors together fill few collectives; None: it stays."""
+    """The bytes down to which the limit sinks where all tensors together fill few buckets; None: it stays."""
 
     def limit_of(self, size: int) -> int:
-        """The most bytes of one collective, of tensors that have so many bytes together.
+        """The most bytes of one bucket, of tensors that have so many bytes together.
 
         >>> lane = Lane(0, 0, "auto", tf.float32, limit=4000, least=500)
         >>> lane.limit_of(100_000), lane.limit_of(16_000), lane.limit_of(1000)
@@ -121,7 +121,7 @@ def fill(loads: Sequence[Load]) -> list[Bucket]:
 
 
 def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
-    """Add the collectives that sum these tensors; return the sum of each on every replica.
+    """Add what sums these tensors; return the sum of each on every replica.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
@@ -132,7 +132,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
     (('kernel/replica0/total', 'kernel/replica1/total'), 1)
     """
     if len({replica.device for replica in draft.placement.replicas}) == 1:
-        # Replicas on one device need no collective.
+        # Replicas on one device send nothing.
         device = draft.placement.replicas[0].device
         once = {load: draft.add_up(f"{load.label}/total", load.tensors, load.lane.dtype, device) for load in loads}
         return {load: (total,) * len(load.tensors) for load, total in once.items()}
@@ -166,7 +166,7 @@ def reduce(draft: Draft, loads: Sequence[Load]) -> dict[Load, tuple[str, ...]]:
 
 
 def _teams(replicas: Sequence[Replica], hint: str) -> list[Team]:
-    """Return the teams of a collective. Each team adds its tensors up first, and sends one sum.
+    """Return the teams. Each team adds its tensors up first, and sends one sum.
 
     Over several machines, the replicas of each machine are a team: one sum for each machine crosses the network. NCCL
     does the same by itself.

@@ -23,11 +23,10 @@ from autodist_core.kernel import packing
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.placement.placement import Replica
 from autodist_core.strategy.partition import shard_sizes
+from autodist_core.strategy.synchronizers import AllReducePlan
 
 SENDS = "sends"
 """The hint of a sum by sends; each other hint is one of TensorFlow's collectives."""
-_MOST_MACHINES = 8
-"""Over more machines, collectives sum."""
 
 Team = tuple[Replica, ...]
 
@@ -45,21 +44,20 @@ class Sums:
     """A vector that is not cut has no such node: it is small, and waits for nothing."""
 
 
-def hint_of(draft: Draft, spec: str) -> str:
+def hint_of(draft: Draft, plan: AllReducePlan) -> str:
     """Return how vectors are summed. NCCL needs GPUs; on other devices the runtime's ring computes the same sum.
 
     >>> from autodist_core.kernel.example import example_draft
     >>> from autodist_core.strategy import AllReduce
-    >>> hint_of(example_draft(AllReduce()), "NCCL")
+    >>> hint_of(example_draft(AllReduce()), AllReducePlan(spec="NCCL"))
     'ring'
     """
     if all(":GPU:" in replica.name for replica in draft.everyone):
-        return spec.lower()
+        return plan.spec.lower()
     machines = len({replica.host for replica in draft.everyone})
-    on_cpus = all(":CPU:" in replica.name for replica in draft.everyone)
-    if spec != "RING" and on_cpus and 1 < machines <= _MOST_MACHINES:
+    if plan.by_sends(machines, on_cpus=all(":CPU:" in replica.name for replica in draft.everyone)):
         return SENDS
-    return "ring" if spec == "NCCL" else spec.lower()
+    return "ring" if plan.spec == "NCCL" else plan.spec.lower()
 
 
 def sums(
