@@ -80,7 +80,7 @@ class Trial:
     >>> for each in trial.compared(USUAL)[:3]:
     ...     print(f"{each.name:22} {1e3 * each.prediction.step:.0f} ms")
     UnevenPartitionedPS    298 ms
-    Parallax               300 ms
+    Parallax               299 ms
     PartitionedPS          343 ms
     """
 
