@@ -29,7 +29,7 @@ LOST_AFTER = 3.0
 DATA = dense_data(400)
 BATCH = 10
 PER_EPOCH = 40
-FACTORS = AllReduce(factor_rows=BATCH)
+FACTORS, RING = AllReduce(factor_rows=BATCH), AllReduce(all_reduce_spec="RING")
 
 
 class Hurt(keras.callbacks.Callback):
@@ -267,10 +267,11 @@ def choosy():
     return stacked(*layers, optimizer=keras.optimizers.Adam(name="adam"))
 
 
-@pytest.mark.quick("AllReduce")
+@pytest.mark.quick("ring", "AllReduce")
 @pytest.mark.parametrize(
-    ("strategy", "times", "survives"), [("AllReduce", 1, False), ("PS", 8, True)], ids=["AllReduce", "PS"]
-)
+    ("strategy", "times", "survives"),
+    [(RING, 1, False), ("AllReduce", 4, True), ("PS", 8, True)], ids=["ring", "AllReduce", "PS"],
+)  # fmt: skip
 def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(network, strategy, times, survives):
     x, y = np.random.default_rng(0).normal(size=(12, 3)), np.ones((12, 1))
     bad = np.array(x)
