@@ -86,7 +86,7 @@ class AllReducePlan:
     """The most examples of a batch for which the factors of the gradient travel between machines."""
 
     def by_sends(self, machines: int, on_cpus: bool) -> bool:
-        """Whether machines send each other slices of the gradients, in place of a collective of TensorFlow.
+        """Whether machines send each other sums of parts of the gradients, in place of a collective of TensorFlow.
 
         >>> AllReducePlan().by_sends(2, on_cpus=True), AllReducePlan("RING").by_sends(2, on_cpus=True)
         (True, False)

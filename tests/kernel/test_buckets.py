@@ -99,7 +99,7 @@ def test_over_machines_the_gradients_of_a_small_model_fill_several_buckets(
     graph = build(item, placed_on(item, builder, *cpus)).graph_def
     sums = [
         node for op in ("CollectiveReduceV2", "SplitV") for name, node in nodes_of(graph, op).items()
-        if re.search("replica0/(sum|slices)$", name)
+        if re.search("replica0/(sum|parts)$", name)
     ]
     assert sorted(4 * size // 1024 for size in _sizes(graph, sums)) == expected
 
@@ -122,7 +122,7 @@ def test_groups_decide_who_may_travel_together():
     assert sorted(_sizes(graph, sums)) == [4 * 2 + 1, 3 * 5 + 5 * 4], "and what is empty does not travel"
 
 
-@pytest.mark.parametrize("spec, begun", [("RING", "sum"), ("NCCL", "slices")])
+@pytest.mark.parametrize("spec, begun", [("RING", "sum"), ("NCCL", "parts")])
 @pytest.mark.parametrize("cpus", [(1, 1), (2, 1, 1)])
 def test_over_machines_one_bucket_more_than_machines_is_under_way(
     cpus: tuple[int, ...], spec: str, begun: str, monkeypatch
@@ -156,7 +156,7 @@ def test_over_machines_each_adds_up_a_part_of_a_bucket(cpus: tuple[int, ...], ki
     item = capture(trace(step, variables))
     graph = build(item, placed_on(item, AllReduce(), *cpus)).graph_def
     assert not nodes_of(graph, "CollectiveReduceV2")
-    added = {name: node for name, node in nodes_of(graph, "AddN").items() if "/slice" in name}
+    added = {name: node for name, node in nodes_of(graph, "AddN").items() if re.search("/part[0-9]+/added$", name)}
     parts = len(cpus) if kibibytes > 127 else 1
     assert [node.device.split("/")[3] for node in added.values()] == [f"task:{task}" for task in range(parts)]
     assert {node.attr["N"].i for node in added.values()} == {len(cpus)}
