@@ -29,15 +29,15 @@ class Sharded(StrategyBuilder):
     replicas divides, else the longest one; of a looked-up table it is the first one. A small variable stays whole.
 
     >>> shapes = {"kernel": (3, 3, 64, 100), "table": (5001, 4), "bias": (100,)}
-    >>> item = GraphItem(tuple(Variable(name, shape, "float32") for name, shape in shapes.items()))
+    >>> item = GraphItem(tuple(Variable(*each, "float32", is_sparse="table" in each) for each in shapes.items()))
     >>> spec = ResourceSpec({"nodes": [{"address": "localhost", "gpus": [0, 1], "chief": True}]})
     >>> print(Sharded().build(item, spec))
     strategy ... @ 2 replicas
       replica localhost:GPU:0
       replica localhost:GPU:1
       kernel : split(axis=2, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
-      table  : split(axis=1, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
-      bias   : ps(localhost:GPU:0)
+      table  : split(axis=0, shards=2) ps(localhost:GPU:0, localhost:GPU:1)
+      bias   : ps(localhost:GPU:1)
       note: 1 variable of at most 64.0 KiB (whole_bytes), or of short axes: whole, with one owner each
     >>> spec = ResourceSpec({"nodes": [{"address": "10.0.0.1", "chief": True}, {"address": "10.0.0.2"}]})
     >>> Sharded(shares={"10.0.0.1": 1, "10.0.0.2": 3}).build(item, spec).nodes[0].partitioner
@@ -78,6 +78,10 @@ class Sharded(StrategyBuilder):
         check_integer("Sharded", "whole_bytes", self.whole_bytes, 0)
         if self.factor_rows is not None:
             check_integer("Sharded", "factor_rows", self.factor_rows, 0)
+        if not isinstance(self.shares, Mapping | None):
+            raise StrategyError(
+                f"Sharded(shares={self.shares!r}): shares says how much each machine owns, such as {{'10.0.0.1': 1}}."
+            )
         for address, share in (self.shares or {}).items():
             check_integer("Sharded", f"shares[{address!r}]", share, 1)
         if self.wire_dtype:

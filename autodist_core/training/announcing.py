@@ -56,7 +56,7 @@ def too_large(session: Session, step: SessionStep, arrays: Sequence[Any], total:
     """
     batch = sum(prod(array.shape) * 8 for array in arrays if hasattr(array, "shape"))
     found = [each for each in foretold(step.item, session.placement, total, least=batch) if not each.fits]
-    text = f"{'; '.join(map(str, found))}. plan(x, y) tells what would fit."
+    text = f"{'; '.join(map(str, found))}. plan(x, y) tells what would fit, if anything would."
     if any(each.weights + each.optimizer > (each.available or 0) for each in found):
         raise StrategyError(f"The variables do not fit, whatever the batch: {text}")
     return text if found else ""

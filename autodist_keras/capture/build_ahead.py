@@ -135,6 +135,10 @@ def without_values() -> Iterator[None]:
             variable.__array__, variable.assign = partial(_copied, variable), partial(_assigned, variable)
             if (value := scope.get_current_value(variable)) is not None:
                 variable.assign(value)  # was assigned in the block, as by `load_weights`
+    except ValueError as error:
+        if "stateless scope" in str(error):
+            error.add_note("Inside without_values() only layers make variables: compile and load_model go below it.")
+        raise
     finally:
         del waiting[before:]
 

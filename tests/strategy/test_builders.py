@@ -136,7 +136,7 @@ def test_wrong_arguments_have_their_messages():
         lambda: Sharded(weights="gather"),
         lambda: Sharded(weights=0),
         lambda: Sharded(whole_bytes=-1),
-        lambda: Sharded(shares={"localhost": 0}),
+        *(lambda shares=shares: Sharded(shares=shares) for shares in (2, {"localhost": 0})),
         lambda: Sharded(shares={"gpu1": 2}).build(GraphItem(()), ResourceSpec.local(cpus=2)),
         lambda: Sharded(wire_dtype="bfloat16"),
         lambda: UnevenPartitionedPS(staleness=True),
