@@ -29,6 +29,9 @@ DIFFERED = {
     "what a loop's gradients capture": Drawn(
         "looped", "scaled", "symbolic", "decayed", "in pairs", "rmsprop", "rate", "Parallax", 2, True
     ),
+    "a recomputation, differentiated for two losses": Drawn(
+        "recomputed", "mean", "of a persistent tape", "none", "once", "momentum", "nothing", "Parallax", 2, False
+    ),
 }
 """Drawn steps that gave other numbers, or were refused, once."""
 

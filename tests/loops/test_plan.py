@@ -17,8 +17,7 @@ SPEC = {"nodes": [{"address": "localhost", "cpus": [0, 1]}]}
 
 
 def test_a_mean_of_losses_is_exact_and_the_plan_does_not_deny_it():
-    mean, values = keras.metrics.Mean(), np.arange(5.0, dtype="float32")
-    loss_of = keras.losses.MeanSquaredError()
+    mean, loss_of, values = keras.metrics.Mean(), keras.losses.MeanSquaredError(), np.arange(5.0, dtype="float32")
 
     with AutoDist(SPEC, "PS") as autodist:
 
@@ -90,8 +89,7 @@ def test_a_marked_method_has_a_plan_and_can_be_verified():
         assert "weight : f32[2]  ps(localhost:CPU:0)" in trainer.step.plan(x)
         assert trainer.step.verify(x, steps=2).startswith("2 steps on one device and over all replicas")
         assert trainer.weight.numpy().tolist() == [0.0, 0.0]
-        assert float(trainer.step(x)) == 1.0
-        assert trainer.step.__doc__ == "One step."
+        assert float(trainer.step(x)) == 1.0 and trainer.step.__doc__ == "One step."
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -102,9 +100,8 @@ def test_what_is_not_exact_is_said_once_by_a_loop_and_by_fit(caplog, count: int)
     note = "not exact: result 0 (float64) is the replicas' mean, and Prod (Prod) does not make a mean over the examples"
     with replicas(replicas=count) as front:
         marked = front.function(root)
-        for size in (4, 4):
-            marked(np.ones(size))
-        marked(np.ones((4, 2)))
+        for shape in (4, 4, (4, 2)):
+            marked(np.ones(shape))
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="rooted")
     with DistributedModel(model, ResourceSpec.local(cpus=count)) as wrapped:
         wrapped.compile("sgd", lambda y, predicted: predicted - tf.reduce_mean(predicted, 0))
@@ -158,9 +155,10 @@ def test_losses_that_mix_examples_are_named_and_others_are_not():
             return step
 
         for case, (loss, operation) in LOSSES.items():
-            plan = step_of(loss).plan(np.ones((12, 5)))
-            notes = [line for line in plan.splitlines() if "not exact: " in line or "whether " in line]
+            function, x = step_of(loss), np.linspace(0.0, 1.0, 60).reshape(12, 5)
+            notes = [line for line in function.plan(x).splitlines() if "not exact: " in line or "whether " in line]
             assert [f" {operation} (" in note for note in notes] == ([True] if operation else []), (case, notes)
+            assert operation or function.verify(x)
 
 
 def test_verify_of_a_function_that_returns_an_operation():

@@ -105,6 +105,8 @@ class Recording:
     """Whether gradients were computed that are not recorded, such as those of a `jacobian`."""
     unseen: bool = False
     """Whether gradients of variables were computed that could not be recorded."""
+    computing: bool = False
+    """Whether a differentiation is under way. What it differentiates itself, as a recomputation does, is part of it."""
     handed_in: bool = False
     """Whether a differentiation began with a tensor, no number, that the function gave it."""
 
@@ -287,20 +289,24 @@ def _differentiated(
     `of_tensors` says that gradients are recorded, too, that are about tensors alone.
     """
     flat, recording = tf.nest.flatten(sources), _current.get()
-    if recording is None:
+    if recording is None or recording.computing:
         return compute(target, given)
     recorded = recording.applies_here(flat)
     if recorded or of_tensors:
         recording.note_handed_in(given)
-    if not recorded and not (of_tensors and recording.is_here()):
-        recording.elsewhere |= of_tensors or recording.is_here()
-        return compute(target, given)
-    whole = tf.nest.flatten(target)
-    if recording.leaves(whole):
-        return compute(target, given)
-    targets, seeds = _terms(whole, given, flat, recording.known)
-    found = recording.noted(targets, seeds or (), flat, tf.nest.flatten(compute(targets, seeds)))
-    return tf.nest.pack_sequence_as(sources, found)
+    recording.computing = True
+    try:
+        if not recorded and not (of_tensors and recording.is_here()):
+            recording.elsewhere |= of_tensors or recording.is_here()
+            return compute(target, given)
+        whole = tf.nest.flatten(target)
+        if recording.leaves(whole):
+            return compute(target, given)
+        targets, seeds = _terms(whole, given, flat, recording.known)
+        found = recording.noted(targets, seeds or (), flat, tf.nest.flatten(compute(targets, seeds)))
+        return tf.nest.pack_sequence_as(sources, found)
+    finally:
+        recording.computing = False
 
 
 def _terms(
