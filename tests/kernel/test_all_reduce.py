@@ -101,8 +101,9 @@ def test_rows_are_gathered_by_every_replica(sizes: tuple[int, ...], builder: All
 
 @pytest.mark.parametrize("dtype, travels", [("float64", "float64"), ("float16", "float16"), ("bfloat16", "float32")])
 def test_rows_travel_over_machines_in_a_type_that_has_all_their_values(dtype: str, travels: str):
-    item = tables_item(3, dtype)
-    graph = build(item, placed_on(item, AllReduce(), 1, 1)).graph_def
+    by_sends = build(item := tables_item(3, dtype), placed_on(item, AllReduce(), 1, 1, 1)).graph_def
+    assert not nodes_of(by_sends, "CollectiveGatherV2")
+    graph = build(item, placed_on(item, AllReduce(all_reduce_spec="RING"), 1, 1)).graph_def
     gathers = nodes_of(graph, "CollectiveGatherV2").values()
     assert sorted(tf.as_dtype(node.attr["T"].type).name for node in gathers) == sorted(["int32", "int64", travels] * 2)
     assert {node.device for node in gathers} == {f"/job:run/replica:0/task:{task}/device:CPU:0" for task in range(2)}
@@ -110,11 +111,9 @@ def test_rows_travel_over_machines_in_a_type_that_has_all_their_values(dtype: st
 
 def test_the_lengths_in_which_rows_travel():
     """Each length has a key of its own, and no length is much longer than the one before."""
-    assert list(LENGTHS) == sorted(set(LENGTHS))
-    assert len(LENGTHS) <= KEYS and LENGTHS[-1] < 1 << 31
+    assert list(LENGTHS) == sorted(set(LENGTHS)) and len(LENGTHS) <= KEYS and LENGTHS[-1] < 1 << 31
     assert all(after <= before * 1.25 + 1 for before, after in pairwise(LENGTHS))
-    item = tables_item(3)
-    graph = build(item, placed_on(item, AllReduce(), 1, 1)).graph_def
+    graph = build(item := tables_item(3), placed_on(item, AllReduce(all_reduce_spec="RING"), 1, 1)).graph_def
     gathers = nodes_of(graph, "CollectiveGatherV2").values()
     by_name = {node.name: node for node in graph.node}
     keys = set()

@@ -27,6 +27,8 @@ from autodist_core.kernel.units.unit import Unit, machines_of
 STANDING = 2
 """How many units of a kind are built: what is different between them tells how their nodes depend on the unit. With a
 witness, one is enough."""
+ALL_BUILT = 1 + STANDING
+"""The most machines of which each is built, whatever they do."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,9 @@ replicas on one machine, each has a collective, whose result is the sum over bot
     all_reduce/0/.../bucket0/replica1/sum = CollectiveReduceV2(replica1's gradients)
 
 Dense gradients travel in buckets, compressed where the strategy says so; `sums` adds them up. The rows of sparse
-gradients are gathered. So are the factors of gradients that are products, where the strategy says so. A replica without
-examples contributes zeros, or no rows.
+gradients are gathered: by collectives, or by sends between two or three machines, which took 0.71 to 0.76 of the time
+of a step with two tables. So are the factors of gradients that are products, where the strategy says so: always by
+collectives, since sends took 0.90 to 1.06 of their time. A replica without examples contributes zeros, or no rows.
 """
 
 from typing import cast
@@ -21,10 +22,11 @@ from autodist_core.kernel.passes.synchronizer.buckets import Lane, Load, by_mach
 from autodist_core.kernel.passes.synchronizer.compressors import COMPRESSORS, Parcel, Tensors
 from autodist_core.kernel.passes.synchronizer.factors import gather_factors
 from autodist_core.kernel.passes.synchronizer.reduction import reduce_all
-from autodist_core.kernel.passes.synchronizer.rows import gather_rows
-from autodist_core.kernel.passes.synchronizer.sums import hint_of
+from autodist_core.kernel.passes.synchronizer.rows import gather_rows, machines_of
+from autodist_core.kernel.passes.synchronizer.sums import SENDS, hint_of
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Owner
+from autodist_core.kernel.units.kinds import ALL_BUILT
 from autodist_core.step import naming
 from autodist_core.step.graph_item import Gradient
 from autodist_core.step.grouping import grouped
@@ -71,11 +73,23 @@ class AllReduceSynchronizer(Kernel):
 
 def _gather(draft: Draft, owners: list[Owner], gradients: list[Gradient]) -> None:
     """Bring all replicas' rows to every replica, and what has one owner only to that one."""
-    if len({host_of(owner.device) for owner in owners}) > 1:
-        gather_rows(draft, owners, gradients)
+    if len({host_of(owner.device) for owner in owners}) <= 1:
+        for owner in owners:
+            reduce_all(draft, gradients, owner)
         return
-    for owner in owners:
-        reduce_all(draft, gradients, owner)
+    ways = grouped(gradients, lambda gradient: _by_sends(draft, gradient))
+    gather_rows(draft, owners, ways.get(False, []))
+    for _, (first, *others) in draft.placement.at_each_host(owners):
+        reduce_all(draft, ways.get(True, []), first)
+        for gradient in ways.get(True, []):
+            for owner in others:
+                draft.reduced[*gradient.key, owner.name] = draft.reduced[*gradient.key, first.name]
+
+
+def _by_sends(draft: Draft, gradient: Gradient) -> bool:
+    """Whether machines send each other rows. Where one stands for others, it reads nothing but collectives."""
+    plan = cast(AllReducePlan, draft.placement.plans[gradient.variable].synchronizer)
+    return hint_of(draft, plan) == SENDS and machines_of(draft) <= ALL_BUILT
 
 
 def _summed(draft: Draft, parcels: list[Parcel]) -> dict[Parcel, Tensors]:
