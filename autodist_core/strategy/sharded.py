@@ -80,7 +80,7 @@ class Sharded(StrategyBuilder):
             check_integer("Sharded", "factor_rows", self.factor_rows, 0)
         if not isinstance(self.shares, Mapping | None):
             raise StrategyError(
-                f"Sharded(shares={self.shares!r}): shares says how much each machine owns, such as {{'10.0.0.1': 1}}."
+                f"Sharded(shares={self.shares!r}): shares is a dict of the machines' shares, such as {{'10.0.0.1': 1}}."
             )
         for address, share in (self.shares or {}).items():
             check_integer("Sharded", f"shares[{address!r}]", share, 1)

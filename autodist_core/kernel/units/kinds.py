@@ -103,7 +103,7 @@ def found_kinds(placement: Placement, sizes: Sequence[int] = (), standing: int =
     [0, 1, 8, 9, 10]
     """
     machines = machines_of(placement)
-    if placement.loose is not None or not _in_order(placement, machines):
+    if placement.loose is not None or len(machines) <= ALL_BUILT or not _in_order(placement, machines):
         return None
     kinds: list[Kind] = []
     examples = [sizes[index] for index in machines[0].replicas if sizes]
