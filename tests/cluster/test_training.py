@@ -46,7 +46,7 @@ def test_a_strategy_is_tried_on_the_machines_before_the_training_begins(network)
         assert "auto tried strategies on the first batch: " in plan
 
 
-@pytest.mark.long
+@pytest.mark.quick("embedding")
 @pytest.mark.parametrize("name", ["embedding", "lstm", "heads"])
 def test_replicas_that_xla_compiles_train_over_two_hosts(network, monkeypatch, name):
     """Each replica's compute is many pieces: one for each gradient."""
