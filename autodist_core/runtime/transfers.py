@@ -10,8 +10,10 @@ machine while the program has the values, and `load(..., here=True)` writes them
 [(0, 2, 16), (2, 4, 16), (4, 5, 8)]
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,10 @@ from autodist_core.kernel.added_variables import AddedVariable
 from autodist_core.kernel.placement.devices import host_of
 from autodist_core.kernel.placement.placement import Copy
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS, LargeReads, Source, handle_of
-from autodist_core.runtime.recovery.on_disk import Kept, array_of, fill, room
+from autodist_core.runtime.recipe import Recipe
+from autodist_core.runtime.recovery.on_disk import Away, array_of, fill, room
 from autodist_core.step.graph_item import Variable
+from autodist_core.step.grouping import grouped
 
 PIECE_BYTES = 1 << 26
 """The bytes of one piece of a variable, or of small variables in one message. So a message has one piece of each.
@@ -52,7 +56,19 @@ class Piece:
     @property
     def rows(self) -> tuple[int, int]:
         """The first row, and the one after the last."""
-        return self.start, self.variable.shape[0] if self.stop is None else self.stop
+        return self.start, (*self.variable.shape, 1)[0] if self.stop is None else self.stop
+
+    def rows_of(self, part: Variable) -> tuple[int, int, int]:
+        """The rows that a shard, or the whole variable, has of this piece, and the first row that it has at all.
+
+        >>> part = Variable("w/part_1", (3, 2), "float32", part_of="w", offset=2)
+        >>> Piece(Variable("w", (5, 2), "float32"), 1, 3).rows_of(part)
+        (2, 3, 2)
+        """
+        low, high = self.rows
+        if not part.part_of or part.axis > 0:
+            return low, high, 0
+        return max(low, part.offset), min(high, part.offset + part.shape[0]), part.offset
 
     @property
     def size(self) -> int:
@@ -131,9 +147,11 @@ class Transfers:
         self._adopted[variable.name] = Copy(variable.name, variable.device)
         return Variable(variable.name, variable.shape, variable.dtype)
 
-    def load(self, variables: Sequence[Variable], values: Mapping[str, Kept | np.ndarray], here: bool = False) -> None:
-        """Write every copy of each variable, or those that `forget` frees."""
-        found = list(self._messages(variables, here))
+    def load(self, variables: Sequence[Variable], values: Mapping[str, Away | np.ndarray], here: bool = False) -> None:
+        """Write every copy of each variable, or those that `forget` frees. What is a recipe does not travel."""
+        recipes = {each: recipe for each in variables if isinstance(recipe := values[each.name], Recipe) and not here}
+        self._draw(recipes)
+        found = list(self._messages([each for each in variables if each not in recipes], here))
         self._prepare(("load", message) for message in found)
         for message in found:
             self._run("load", message, [piece.of(array_of(values[piece.variable.name])) for piece in message])
@@ -241,32 +259,56 @@ class Transfers:
 
     def _write_part(self, piece: Piece, part: Variable, source: Any) -> list[Any]:
         """Operations that write the rows of a piece to one shard of its variable."""
-        begin = [part.offset if axis == part.axis else 0 for axis in range(len(part.shape))]
-        size = list(part.shape)
-        start, copies = 0, self._copies(piece, part.name)
-        if piece.stop is not None:
-            first, last = begin[0], begin[0] + part.shape[0]
-            low, high = max(first, piece.start), min(last, piece.stop)
-            if low >= high:
-                return []
-            begin[0], size[0], start = low - piece.start, high - low, low - first
+        low, high, first = piece.rows_of(part)
+        if low >= high and piece.stop is not None:
+            return []
+        begin = [low - piece.start, *(part.offset if axis == part.axis else 0 for axis in range(1, len(part.shape)))]
+        size = [high - low, *part.shape[1:]]
         with tf.device(self._placement.tasks.chief):
             rows = tf.slice(source, begin, size)
             if not part.dtype.startswith((*WITHOUT_KERNELS, "str")):
                 # A copy: a shard on this machine would share the memory of the whole value, and keep all of it.
                 rows = tf.raw_ops.DeepCopy(x=rows)
-        return _chain(part, copies, rows, start, piece.stop is not None, self._placement.tasks.chief)
+        copies, chief = self._copies(piece, part.name), self._placement.tasks.chief
+        return _chain(part, copies, rows, low - first, piece.stop is not None, chief)
+
+    def _draw(self, recipes: Mapping[Variable, Recipe]) -> None:
+        """Let each machine draw what it has of variables, in pieces. The machines draw at the same time."""
+        calls = list[tuple[Any, ...]]()
+        with defer_interrupt():  # all operations before the first call
+            for variable, recipe in recipes.items():
+                drawn = []
+                hosts = grouped(self._of_copies(Piece(variable)), lambda found: (found[0], host_of(found[1].device)))
+                for (part, host), found in hosts.items():
+                    limit = PIECE_BYTES * part.byte_size // variable.byte_size if part.axis > 0 else PIECE_BYTES
+                    drawn.append([self._drawn(recipe, piece, host, found) for piece in pieces(part, limit)])
+                calls += zip_longest(*drawn, fillvalue=([], {}))
+        for together in calls:
+            writes, feeds = chain(*(found for found, _ in together)), ChainMap(*(fed for _, fed in together))
+            self._call("the drawing of first values", self._session.run, list(writes), dict(feeds))
+
+    def _drawn(
+        self, recipe: Recipe, piece: Piece, host: str, copies: Sequence[tuple[Variable, Copy]]
+    ) -> tuple[list[Any], dict[Any, Any]]:
+        """Operations that draw some rows of a shard or variable for its copies on a machine, and what they are fed."""
+        part, (low, high) = piece.variable, piece.rows
+        first = part.offset if part.axis == 0 else 0
+        with self._session.graph.as_default(), tf.device(host):
+            feeds, rows = recipe.rows(first + low, first + high)
+            value = rows if part.axis == 0 else part.entries_of(rows)
+            zeros = tf.zeros_like(value)
+            return [
+                _write(part, copy, zeros if copy.starts_from_zero(part) else value, low, piece.stop is not None)
+                for _, copy in copies
+            ], feeds
 
     def _reader(self, piece: Piece) -> Any:
         found = []
         with self._session.graph.as_default():
             for source, copy in (sources := self._sources(piece.variable)):
-                start, stop = piece.start, piece.stop
-                if source.part_of == piece.variable.name and stop is not None and source.axis == 0:
-                    start, stop = max(start - source.offset, 0), min(stop - source.offset, source.shape[0])
-                    if start >= stop:
-                        continue
-                found.append(_rows(source, copy, start, stop))
+                low, high, first = piece.rows_of(source)
+                if piece.stop is None or low < high:
+                    found.append(_rows(source, copy, low - first, piece.stop and high - first))
             with tf.device(self._placement.tasks.chief):
                 return found[0] if len(found) == 1 else tf.concat(found, axis=sources[0][0].axis)
 
@@ -279,9 +321,7 @@ def _any_values(part: Variable, handle: Any) -> Any:
     return tf.fill(part.shape, tf.cast(tf.raw_ops.VarIsInitializedOp(resource=handle), dtype))
 
 
-def _chain(
-    variable: Variable, copies: Sequence[Copy], source: Any, start: int, partial: bool, host: str
-) -> list[Any]:
+def _chain(variable: Variable, copies: Sequence[Copy], source: Any, start: int, partial: bool, host: str) -> list[Any]:
     """Operations that write one value to several copies. Each machine gets the value once, from the machine before."""
     writes, first = [], host
     # A machine's copies one after the other, those of `first` before all: the value comes to each machine once.

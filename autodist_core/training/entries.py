@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from autodist_core.runtime.large_reads import WITHOUT_KERNELS
-from autodist_core.runtime.recovery.on_disk import array_of
+from autodist_core.runtime.recovery.on_disk import Away, array_of
 from autodist_core.step.graph_item import Variable
 
 _SMALL_BYTES = 4096
@@ -62,13 +62,14 @@ class Entry:
     def _tensor(self) -> Any:
         return _tensor_of(self.tf_variable)
 
-    def first_value(self) -> np.ndarray | None:
+    def first_value(self) -> Away | np.ndarray | None:
         """The first value of a variable that was made without one (`first_values.py`) and has none yet; else None."""
         make = vars(self.tf_variable).get("make_first_value")
         if make is None or has_value(self.tf_variable):
             return None
         with tf.init_scope():
-            return np.asarray(array_of(make()), self.tf_variable.dtype.as_numpy_dtype)
+            made = make()
+            return made if isinstance(made, Away) else np.asarray(made, self.tf_variable.dtype.as_numpy_dtype)
 
     def make_value(self) -> None:
         """Give the variable its first value, if it has none yet.
@@ -76,7 +77,7 @@ class Entry:
         >>> Entry(Variable("w", (2,), "float32"), tf.Variable([1.0, 2.0])).make_value()
         """
         if (first := self.first_value()) is not None:
-            self.write(first)
+            self.write(array_of(first))
 
     def fits(self, value: Any) -> bool:
         """Whether the variable may get this value, which another function than TensorFlow's would convert.

@@ -95,7 +95,7 @@ class _Waiting(Watcher):
 
     def copy_of(self, entry: Entry, rows: np.ndarray | None = None) -> np.ndarray | None:
         value = entry.first_value() if self._copies else None
-        return None if value is None else part_of(value, rows)
+        return None if value is None else part_of(array_of(value), rows)
 
     def takes(self, entry: Entry, value: Any) -> bool:
         if not entry.fits(value) or has_value(entry.tf_variable):

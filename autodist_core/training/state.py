@@ -208,13 +208,13 @@ class TrainingState:
         is_kept = self.session.keeps(name) and (self.leaves_values or not self.session.on_one_machine)
         return is_kept and not any(name in read for read in self._iterators.values())
 
-    def _fill(self, entry: Entry, value: np.ndarray | None = None) -> None:
+    def _fill(self, entry: Entry, value: Any = None) -> None:
         """Give a variable without a value one: this one, or that of the last safe state, or its first value."""
         if value is None:
             name = entry.spec.name
-            value = array_of(self.session.last_safe(name)) if name in self._freed else entry.first_value()
+            value = self.session.last_safe(name) if name in self._freed else entry.first_value()
         if value is not None:
-            entry.write(value)
+            entry.write(array_of(value))
             self._freed.discard(entry.spec.name)
 
     def end_step(self) -> None:

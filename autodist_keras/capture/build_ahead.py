@@ -24,9 +24,9 @@ import tensorflow as tf
 
 from autodist_core.runtime import is_huge
 from autodist_core.training import has_value, without_value
-from autodist_keras.capture.first_parts import first_value
 from autodist_keras.capture.hooks import hook
 from autodist_keras.capture.optimizers import unbuilt_optimizers
+from autodist_keras.capture.recipes import first_value
 from autodist_keras.seams import GLOBAL_ATTRIBUTE
 
 _ONLY_MAKE_VARIABLES = (

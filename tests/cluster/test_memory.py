@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autodist_core.runtime import transfers
+from autodist_core.runtime import recipe, transfers
 from autodist_core.runtime.recovery import on_disk
 from autodist_core.runtime.recovery.on_disk import OnDisk
 from autodist_core.strategy import Sharded
 from autodist_core.training import training
 from autodist_keras import DistributedModel, huge_files, without_values
-from autodist_keras.capture import first_parts
 from tests.cluster.over_hosts import nothing_left
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, in_order, state_in_order
@@ -151,9 +150,9 @@ def growth_of_memory():
 
 
 def test_a_huge_table_is_never_whole_in_the_program(network, monkeypatch, tmp_path):
-    for module in (on_disk, first_parts, huge_files):
+    for module in (on_disk, huge_files):
         monkeypatch.setattr(module, "HUGE_BYTES", HUGE)
-    monkeypatch.setattr(first_parts, "_PART", 1 << 17)
+    monkeypatch.setattr(recipe, "_PART", 1 << 17)
     monkeypatch.setattr(huge_files, "_PART_BYTES", 1 << 20)
     monkeypatch.setattr(transfers, "PIECE_BYTES", 1 << 20)
     random, file = np.random.default_rng(3), str(tmp_path / "huge.weights.h5")

@@ -29,7 +29,7 @@ from autodist_core.runtime.local.functions import RESOURCES, Collectives, functi
 from autodist_core.runtime.local.profile import Profile
 from autodist_core.runtime.local.step import LocalStep
 from autodist_core.runtime.protocol import SessionStep, Tie
-from autodist_core.runtime.recovery.on_disk import LARGE_BYTES, Kept, OnDisk
+from autodist_core.runtime.recovery.on_disk import LARGE_BYTES, Away, OnDisk, array_of
 from autodist_core.runtime.replicated import ReplicatedSession
 from autodist_core.runtime.timings import Run, Timings
 from autodist_core.step.graph_item import GraphItem, Variable
@@ -103,7 +103,7 @@ class LocalSession(ReplicatedSession):
     def _write(self, values: Mapping[str, np.ndarray]) -> None:
         with defer_interrupt():
             for name, value in values.items():
-                self.copies.write(name, value)
+                self.copies.write(name, array_of(value))
 
     def _read(self, names: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
         for name in names:
@@ -116,12 +116,12 @@ class LocalSession(ReplicatedSession):
         is_apart = self.copies.home(name) is None and self.placement.loose is None
         return is_apart and self.copies.variables[name].byte_size >= LARGE_BYTES
 
-    def last_safe(self, name: str) -> Kept | np.ndarray:
+    def last_safe(self, name: str) -> Away | np.ndarray:
         """The current value of a variable. While another thread runs a step, its parts may be those of two steps."""
         with defer_interrupt():
             return self._on_disk.keep(self.copies.read(name), is_own=True)
 
-    def read_kept(self, names: Iterable[str]) -> Mapping[str, Kept | np.ndarray]:
+    def read_kept(self, names: Iterable[str]) -> Mapping[str, Away | np.ndarray]:
         """Read the current values of variables."""
         self.settle()
         return {name: self.last_safe(name) for name in names}

@@ -24,7 +24,7 @@ import numpy as np
 from autodist_core.errors import amount
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.runtime.equal_arrays import same_bits
-from autodist_core.runtime.recovery.on_disk import Kept, OnDisk, array_of
+from autodist_core.runtime.recovery.on_disk import Away, OnDisk, array_of
 
 _PAUSE_PER_COST = 50
 """The pause after a backup, by the backup's duration: backups take at most a fiftieth of the time."""
@@ -41,12 +41,12 @@ class Loaded:
     16
     """
 
-    values: Mapping[str, Kept | np.ndarray]
+    values: Mapping[str, Away | np.ndarray]
 
     @property
     def size(self) -> int:
         """Its bytes in memory."""
-        return sum(value.nbytes for value in self.values.values() if isinstance(value, np.ndarray))
+        return sum(value.nbytes for value in self.values.values())
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Backup:
 
     every: float | None = None
     """The seconds after which a backup is due, whatever it costs; None for a pause that depends on what it costs."""
-    values: dict[str, Kept | np.ndarray] = field(default_factory=dict)
+    values: dict[str, Away | np.ndarray] = field(default_factory=dict)
     added: dict[str, np.ndarray] = field(default_factory=dict)
     """The values of the variables that kernels added."""
     steps: int = 0
@@ -99,7 +99,7 @@ class Backup:
         """Whether the session's state is the safe state."""
         return not self.events and not self.written
 
-    def loaded(self, values: Mapping[str, Kept | np.ndarray]) -> None:
+    def loaded(self, values: Mapping[str, Away | np.ndarray]) -> None:
         """Note that variables were set to `kept` values."""
         # A new variable is part of the safe state at once. The others are too, if there was no event since the read.
         at_once = {name: value for name, value in values.items() if self.current or name not in self.values}
@@ -109,7 +109,7 @@ class Backup:
             if later:
                 self._note(Loaded(later), later)
 
-    def has(self, name: str, value: np.ndarray) -> bool:
+    def has(self, name: str, value: Away | np.ndarray) -> bool:
         """Whether a variable has this value in the safe state, and no step or load since then may have changed it.
 
         >>> backup = Backup()
@@ -117,7 +117,9 @@ class Backup:
         >>> backup.has("w", np.zeros(2)), backup.has("w", np.ones(2)), backup.has("b", np.zeros(2))
         (True, False, False)
         """
-        return name in self.values and name not in self.written and same_bits(array_of(self.values[name]), value)
+        if name not in self.values or name in self.written or isinstance(value, Away):
+            return False
+        return same_bits(array_of(self.values[name]), value)
 
     def ran(self, event: Ran, training: bool, written: Collection[str]) -> None:
         """Note that a step was completed, and which variables it may have written.

@@ -31,6 +31,7 @@ import os
 import tempfile
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,8 +46,21 @@ HUGE_BYTES = 1 << 28
 """The least bytes of a value that is never in the memory as a whole."""
 
 
+class Away(ABC):
+    """A value that is not in memory."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    nbytes = 0
+    """The bytes that it takes in memory."""
+
+    @abstractmethod
+    def array(self) -> np.ndarray:
+        """The value. What is read of it is in memory as long as the array exists."""
+
+
 @dataclass(frozen=True, eq=False)
-class Kept:
+class Kept(Away):
     """A value in the file. Its place is free for others when nobody has this object any more.
 
     >>> Kept(OnDisk(), 0, np.dtype("float32"), (3, 2)).size
@@ -63,10 +77,14 @@ class Kept:
         """Its bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def array(self) -> np.ndarray:
+        """The value. What is written to the array stays there."""
+        return _mapped(self, "c")
+
 
 def array_of(kept: Any) -> np.ndarray:
-    """The value. What is read of it is in memory as long as the array exists. What is written stays in the array."""
-    return _mapped(kept, "c") if isinstance(kept, Kept) else kept
+    """The value as an array."""
+    return kept.array() if isinstance(kept, Away) else kept
 
 
 def _mapped(kept: Kept, mode: Literal["c", "r+"]) -> np.ndarray:
@@ -141,8 +159,10 @@ class OnDisk:
         """The bytes of the file."""
         self._lock = threading.Lock()
 
-    def keep(self, value: np.ndarray, is_own: bool = False) -> Kept | np.ndarray:
+    def keep(self, value: Away | np.ndarray, is_own: bool = False) -> Away | np.ndarray:
         """Keep a value. It is copied, unless the array `is_own`, or is one of `room` that nobody can write any more."""
+        if isinstance(value, Away):
+            return value
         if value.nbytes < LARGE_BYTES or value.dtype.hasobject:
             return _in_memory(value, is_own)
         if (is_own or not value.flags.writeable) and (placed := _place_of(value)) is not None:

@@ -19,7 +19,7 @@ from autodist_core.runtime.batch_slices import copied
 from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
-from autodist_core.runtime.recovery.on_disk import Kept, array_of
+from autodist_core.runtime.recovery.on_disk import Away, array_of
 from autodist_core.runtime.timings import Timings
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex
@@ -73,7 +73,7 @@ class RecoveringSession(Session):
         """The steps, each with the variables that it may write."""
         self._sizes: dict[str, int] = {}
         """The bytes of each variable."""
-        self._unloaded: dict[str, Kept | np.ndarray] = {}
+        self._unloaded: dict[str, Away | np.ndarray] = {}
         """The values that are written before the next step, or with which an earlier write has not succeeded."""
         self._forgotten: set[str] = set()
         """The variables of which the program's machine has no copies, since the program has the values."""
@@ -86,9 +86,7 @@ class RecoveringSession(Session):
         self._steps: list[SessionStep] = []
         self.placement: Placement = session.placement
 
-    def add(
-        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
-    ) -> SessionStep:
+    def add(self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None) -> SessionStep:
         """Add a step to this session."""
         self._added.append((item, usual, _written_by(item)))
         self._sizes |= {variable.name: variable.byte_size for variable in item.variables}
@@ -118,7 +116,7 @@ class RecoveringSession(Session):
             with contextlib.suppress(UnendedError):
                 self._try_until_done(self._back_up)
 
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
+    def load(self, values: Mapping[str, Away | np.ndarray]) -> None:
         """Let every copy of these variables be written before the next step, unless it has the value already.
 
         The values are copied here, large ones to the disk. So the caller may free its own before machines have them.
@@ -141,7 +139,7 @@ class RecoveringSession(Session):
             self._unraised, found = error, self._safe(names)
         yield from ((name, array_of(kept)) for name, kept in found.items())
 
-    def read_kept(self, names: Iterable[str]) -> Mapping[str, Kept | np.ndarray]:
+    def read_kept(self, names: Iterable[str]) -> Mapping[str, Away | np.ndarray]:
         """Read the current values of variables. If they are lost, that is raised: older ones are of another step."""
         self._raise_unraised()
         names = tuple(names)
@@ -152,7 +150,7 @@ class RecoveringSession(Session):
             self._try_until_done(self._back_up)
         return self._safe(names)
 
-    def _safe(self, names: Iterable[str]) -> dict[str, Kept | np.ndarray]:
+    def _safe(self, names: Iterable[str]) -> dict[str, Away | np.ndarray]:
         return {name: safe for name in names if (safe := self.last_safe(name)) is not None}
 
     def write_large(self, path: str, names: Iterable[str]) -> frozenset[str]:
@@ -167,9 +165,9 @@ class RecoveringSession(Session):
 
     def keeps(self, name: str) -> bool:
         """Whether the large value of a variable is in the last safe state."""
-        return isinstance(self.last_safe(name), Kept)
+        return isinstance(self.last_safe(name), Away)
 
-    def last_safe(self, name: str) -> Kept | np.ndarray | None:
+    def last_safe(self, name: str) -> Away | np.ndarray | None:
         """The value of a variable in the last safe state, as it is kept."""
         # What is still to be written is newer than what the session has.
         return self._unloaded.get(name, self._backup.values.get(name))
