@@ -101,9 +101,7 @@ class Linearity:
             while lost := {n for n in linear if not self.is_linear(body.outputs[n], _placeholders(body, linear))}:
                 linear -= lost
             asked = {n for n in range(len(handed)) if _reads(condition.outputs[0], _placeholders(condition, [n]))}
-            return index in linear and not asked & linear and all(
-                is_same_everywhere(handed[n].op) for n in asked
-            )
+            return index in linear and not asked & linear and all(is_same_everywhere(handed[n].op) for n in asked)
         return all(self.is_linear(graph.outputs[index], _placeholders(graph, linear)) for graph in graphs)
 
 

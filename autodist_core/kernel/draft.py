@@ -318,9 +318,7 @@ class Draft(Filled):
         if len(values) == 1:
             return values[0]
         place = self.editor.constant(f"{name}/axis", axis, tf.int32, device)
-        return self.editor.add(
-            "ConcatV2", name, [*values, place], device, N=len(values), T=dtype, Tidx=tf.int32
-        )
+        return self.editor.add("ConcatV2", name, [*values, place], device, N=len(values), T=dtype, Tidx=tf.int32)
 
     def stacked(self, name: str, dtype: tf.DType, replicas: Sequence[Replica]) -> str:
         """Return the rows of some replicas' copies of a captured tensor, on the device of the first one."""

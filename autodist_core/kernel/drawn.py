@@ -163,9 +163,7 @@ def _rows(specs: Sequence[Any], wanted: Sequence[int], bounds: Any, *given: Any)
     many = len(tf.nest.flatten(list(specs), expand_composites=True))
     tensors, samples = given[:many], given[many:]
     # Samples of other lengths are not equal either.
-    same = [
-        tf.raw_ops.Equal(x=sample_of(tensors), y=sample, incompatible_shape_error=False) for sample in samples
-    ]
+    same = [tf.raw_ops.Equal(x=sample_of(tensors), y=sample, incompatible_shape_error=False) for sample in samples]
     checked = [tf.raw_ops.Assert(condition=tf.reduce_all(each), data=[_OTHER]) for each in same]
     with tf.control_dependencies(checked):
         batch = tf.nest.pack_sequence_as(list(specs), list(map(tf.identity, tensors)), expand_composites=True)

@@ -23,9 +23,7 @@ from autodist_core.strategy import StrategyBuilder
 from autodist_core.strategy.compiler import StrategyCompiler
 
 
-def example_placement(
-    builder: StrategyBuilder, item: GraphItem | None = None, tasks: Tasks | None = None
-) -> Placement:
+def example_placement(builder: StrategyBuilder, item: GraphItem | None = None, tasks: Tasks | None = None) -> Placement:
     """Place the example step, or another step, on two replicas that share no memory.
 
     >>> from autodist_core.strategy import AllReduce

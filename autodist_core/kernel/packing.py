@@ -159,9 +159,7 @@ def cut(
         return [vector]
     lengths = draft.editor.constant(f"{name}/lengths", np.array(sizes, np.int32), tf.int32, device)
     axis = draft.editor.constant(f"{name}/axis", along, tf.int32, device)
-    draft.editor.add(
-        "SplitV", name, [vector, lengths, axis], device, T=dtype, Tlen=tf.int32, num_split=len(sizes)
-    )
+    draft.editor.add("SplitV", name, [vector, lengths, axis], device, T=dtype, Tlen=tf.int32, num_split=len(sizes))
     return [naming.tensor(name, index) for index in range(len(sizes))]
 
 

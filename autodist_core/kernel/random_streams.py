@@ -89,9 +89,7 @@ def stream_of_replica(name: str) -> str:
     return f"{name}/stream"
 
 
-def _change(
-    draft: Draft, graph: Editor, node: node_def_pb2.NodeDef, replica: Replica, path: tuple[str, ...]
-) -> None:
+def _change(draft: Draft, graph: Editor, node: node_def_pb2.NodeDef, replica: Replica, path: tuple[str, ...]) -> None:
     """Change a copy of the node at a path: a node of the step, and the nodes that follow in functions' bodies."""
     stream = None if path in seeded_alone(draft.step) else stream_of(node)
     if stream is Stream.ATTRIBUTE:

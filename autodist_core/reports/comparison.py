@@ -173,9 +173,7 @@ def _require_finite(alone: dict[str, np.ndarray], steps: int) -> None:
         )
 
 
-def _table(
-    found: list[Difference], rounding: dict[str, float], kind: str, steps: int, explanation: Explanation
-) -> str:
+def _table(found: list[Difference], rounding: dict[str, float], kind: str, steps: int, explanation: Explanation) -> str:
     """The table, the plan's notes and the verdict.
 
     A variable whose values on one device are rounding alone is marked, and one that differs has the numbers of the

@@ -123,9 +123,7 @@ class KeptData:
             if slot.content is kept:
                 return slot
         types = tuple((array.dtype, array.shape[1:]) for array in kept.arrays)
-        free = (
-            slot for slot in self._slots if not (slot.place.held or slot.place.broken) and slot.types == types
-        )
+        free = (slot for slot in self._slots if not (slot.place.held or slot.place.broken) and slot.types == types)
         slot = next(free, None) or self._add(types)
         with stage("the sending of the data"):
             self._sender.send(slot.place, kept.arrays, "the data")

@@ -96,9 +96,7 @@ class Session(ABC):
     """The variables that the steps of this session touch."""
 
     @abstractmethod
-    def add(
-        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
-    ) -> SessionStep:
+    def add(self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None) -> SessionStep:
         """Add a step to this session. The graph of the step is built when the step first runs.
 
         Batches of `usual` examples get a graph of their own, made for that size. `variables` has the handles of the

@@ -50,9 +50,7 @@ class ReplicatedSession(Session):
     def _step(self, item: GraphItem, prefix: str, usual: int | None) -> SessionStep:
         """A step whose replicas wait for each other."""
 
-    def add(
-        self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None
-    ) -> SessionStep:
+    def add(self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None) -> SessionStep:
         """Add a step to this session: a loose step if the placement says so and the step trains."""
         self._include(item.variables, variables or {})
         self._functions += 1

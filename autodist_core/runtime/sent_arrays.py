@@ -53,9 +53,7 @@ class Sender:
         self._calls: dict[Place, tuple[list[Callable[..., Any]], list[Callable[..., Any]], Callable[[], Any]]] = {}
         """For each place: what makes zeros of a shape and what writes rows, of each array; and the end."""
 
-    def place(
-        self, names: Sequence[str], types: Sequence[tuple[Any, tuple[int, ...]]], hosts: Sequence[str]
-    ) -> Place:
+    def place(self, names: Sequence[str], types: Sequence[tuple[Any, tuple[int, ...]]], hosts: Sequence[str]) -> Place:
         """A new place for arrays with these names, types and shapes of a row."""
         place, callable_of = Place(tuple(names), tuple(hosts)), self._session.make_callable
         with defer_interrupt(), self._session.graph.as_default():

@@ -33,9 +33,7 @@ EVALUATE_CONSTANT = Seam(
     "tensorflow.python.framework.tensor_util", "try_evaluate_constant", "reading axes that are computed of constants",
 )
 KERNELS = Seam("tensorflow.python.framework.kernels", "get_registered_kernels_for_op", "compiling with XLA")
-ONEDNN = Seam(
-    "tensorflow.python.util._pywrap_util_port", "IsMklEnabled", "telling whether TensorFlow uses oneDNN",
-)
+ONEDNN = Seam("tensorflow.python.util._pywrap_util_port", "IsMklEnabled", "telling whether TensorFlow uses oneDNN")
 FUNCTION_TO_GRAPH = Seam(
     "tensorflow.python.framework.function_def_to_graph", "function_def_to_graph_def",
     "taking conditionals of the update apart",

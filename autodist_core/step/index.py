@@ -88,9 +88,7 @@ class StepIndex:
         for gradient in item.gradients:
             for name in gradient.parts:
                 self.markers[naming.node_of(name)] = gradient
-        self.touches = {
-            node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))
-        }
+        self.touches = {node.name: found for node in self.graph.node if (found := accesses(node, self.handle_of.get))}
         self.analysed: dict[Callable[[StepIndex], Any], Any] = {}
         """The results of the analyses that have run (see `analysis`)."""
 

@@ -72,9 +72,7 @@ class OwnLosses:
         if targets:
             seen, behind = trace.seen, _behind(targets)
             # The value of an own compute_loss that is differentiated here counts as its state says.
-            seen.asked = [
-                each for each in seen.asked if each.subject != STEPS_LOSS or each.made.op.name not in behind
-            ]
+            seen.asked = [each for each in seen.asked if each.subject != STEPS_LOSS or each.made.op.name not in behind]
             seen.asked += [
                 Asked(STEPS_LOSS, each, one_number=trace.losses.own_note, by_itself=True, by=numbers_behind(each, seen))
                 for each in targets

@@ -104,9 +104,7 @@ def test_factors_travel_in_small_batches_and_cost_arithmetic():
     spec = machines(2)
     plan = compiled(AllReduce(), KERNEL, spec).variables[0]
     limit = plan.synchronizer.factor_rows
-    for examples, ring, work in (
-        (limit, limit * 8000 / 2, 1e6 * limit), (limit + 1, 4e6, 0.0)
-    ):
+    for examples, ring, work in ((limit, limit * 8000 / 2, 1e6 * limit), (limit + 1, 4e6, 0.0)):
         charge = Charging(ModelProfile.assumed(KERNEL), ClusterProfile.assumed(spec), examples).of(plan)
         assert (charge.ring, charge.work) == (ring, work)
     more = machines(2, cpus=[0, 1, 2])

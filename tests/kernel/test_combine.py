@@ -109,9 +109,7 @@ def _item_of_pairs():
 
 @pytest.mark.quick("active0-counts0", "active2-counts2")
 @pytest.mark.parametrize("active, counts", [((0, 1, 2), (1, 1, 2)), ((0, 2), (1, 3)), ((1, 2), (3, 1)), ((1,), (4,))])
-def test_small_variables_over_hosts_travel_together_and_get_the_values_that_they_get_alone(
-    monkeypatch, active, counts
-):
+def test_small_variables_over_hosts_travel_together_and_get_the_values_that_they_get_alone(monkeypatch, active, counts):
     item = _item_of_pairs()
     states = []
     for over_hosts in (False, True):

@@ -102,10 +102,7 @@ def _callables(front: Any) -> Any:
 
     model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
     x, _ = examples()
-    return [
-        front.function(each)(x)
-        for each in (_Halved(), partial(_scaled, 2.0), already, model, lambda x: x)
-    ]
+    return [front.function(each)(x) for each in (_Halved(), partial(_scaled, 2.0), already, model, lambda x: x)]
 
 
 def _whole(front: Any) -> Any:
@@ -127,9 +124,7 @@ def _variables(front: Any) -> Any:
         variable.assign_add(tf.reduce_sum(x))
         return variable + 0.0
 
-    first, second = (
-        tf.Variable(1.0, dtype=tf.float64, aggregation=tf.VariableAggregation.SUM) for _ in range(2)
-    )
+    first, second = (tf.Variable(1.0, dtype=tf.float64, aggregation=tf.VariableAggregation.SUM) for _ in range(2))
     add(first, np.ones(5))
     add(second, np.ones(7))
     return values([first, second])

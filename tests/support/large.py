@@ -144,9 +144,7 @@ def hosts(folder: Path) -> float:
     return max(differences)
 
 
-CASES: dict[str, Callable[[Path], float]] = {
-    case.__name__: case for case in (begin, resume, load, hosts)
-}
+CASES: dict[str, Callable[[Path], float]] = {case.__name__: case for case in (begin, resume, load, hosts)}
 
 
 def main() -> None:

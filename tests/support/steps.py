@@ -154,9 +154,7 @@ class SlicedStep(keras.Model):
             with tf.GradientTape() as tape:
                 outputs.append(self(x_part, training=True))
                 part = self.compute_loss(x_part, y_part, outputs[-1], weight_part)
-            for total_gradient, gradient in zip(
-                gradients, tape.gradient(part, self.trainable_variables), strict=True
-            ):
+            for total_gradient, gradient in zip(gradients, tape.gradient(part, self.trainable_variables), strict=True):
                 total_gradient += share * gradient.numpy()
             for value, variable in zip(after, self.non_trainable_variables, strict=True):
                 value += share * variable.numpy()

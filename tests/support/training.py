@@ -159,9 +159,7 @@ def assert_same_numbers(
     return outcomes[0]
 
 
-def _entering(
-    fronts: ExitStack, wrap: Callable[[keras.Model], AbstractContextManager]
-) -> Callable[[keras.Model], Any]:
+def _entering(fronts: ExitStack, wrap: Callable[[keras.Model], AbstractContextManager]) -> Callable[[keras.Model], Any]:
     return lambda model: fronts.enter_context(wrap(model))
 
 

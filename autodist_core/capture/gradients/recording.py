@@ -281,9 +281,7 @@ def _gradients(of_graph: Any, ys: Any, xs: Any, grad_ys: Any = None, *rest: Any,
     return _differentiated(compute, ys, xs if isinstance(xs, list | tuple) else [xs], grad_ys, of_tensors=False)
 
 
-def _differentiated(
-    compute: Callable[[Any, Any], Any], target: Any, sources: Any, given: Any, of_tensors: bool
-) -> Any:
+def _differentiated(compute: Callable[[Any, Any], Any], target: Any, sources: Any, given: Any, of_tensors: bool) -> Any:
     """What `compute` gives of targets and of what differentiation begins with, recorded if it is to be.
 
     `of_tensors` says that gradients are recorded, too, that are about tensors alone.

@@ -82,9 +82,7 @@ class Term:
         return tf.cast(of_above, self.tensor.dtype) if casts else of_above
 
 
-def terms_of(
-    number: Any, is_fixed: Callable[[Any], bool] = lambda _: True, ends: Collection[int] = ()
-) -> list[Term]:
+def terms_of(number: Any, is_fixed: Callable[[Any], bool] = lambda _: True, ends: Collection[int] = ()) -> list[Term]:
     """The terms of a number, or the tensor itself if it is no sum, or no number.
 
     Numbers for which `is_fixed` holds may be factors of a sum. Tensors whose `id` is in `ends` stay whole.

@@ -80,9 +80,7 @@ def times(state: State, by: State, power: int = 1) -> State:
     return state if not degree or isinstance(state, Reduced) else NO_CLAIM
 
 
-def _means_of_examples(
-    noted: Iterable[OfExamples], state_of: Callable[[Any], State]
-) -> Iterator[tuple[Any, State]]:
+def _means_of_examples(noted: Iterable[OfExamples], state_of: Callable[[Any], State]) -> Iterator[tuple[Any, State]]:
     """The seeds of sums and means over the examples that are differentiated with respect to the examples.
 
     One device divides a mean by the whole batch there, and a replica by its slice.

@@ -22,9 +22,7 @@ _COMMAND = (
 class AgentOverSSH:
     """An `AgentProcess` on the machine of `node`; `deadline` and `keepalive` are seconds, as in `ssh.Connection`."""
 
-    def __init__(
-        self, node: Node, group: SSHGroup, env: Mapping[str, str], deadline: float, keepalive: float
-    ) -> None:
+    def __init__(self, node: Node, group: SSHGroup, env: Mapping[str, str], deadline: float, keepalive: float) -> None:
         python = "python" if group.python_venv else "python3"
         command = f"/bin/sh -c {shlex.quote(_COMMAND % python)}"
         ssh = self.connection = Connection(node.address, group, command, env, deadline, keepalive)

@@ -55,9 +55,7 @@ class Cluster:
         self._watch.start()
 
     @classmethod
-    def start(
-        cls, spec: ResourceSpec, lost_after: float = LOST_AFTER_SECONDS, tunnelled: bool = False
-    ) -> Cluster:
+    def start(cls, spec: ResourceSpec, lost_after: float = LOST_AFTER_SECONDS, tunnelled: bool = False) -> Cluster:
         """Start agents and servers on all nodes; a LaunchError lists every problem of every node.
 
         A node whose agent is silent for longer than `lost_after` seconds is lost.

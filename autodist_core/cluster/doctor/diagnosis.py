@@ -42,9 +42,7 @@ def _measured(
 
     def measured(pair: Pair) -> Pair:
         peer = [pair.target, ports[pair.target]]
-        found = agents[pair.source].ask(
-            "measure", seconds + answer_seconds, secret=secret, peer=peer, seconds=seconds
-        )
+        found = agents[pair.source].ask("measure", seconds + answer_seconds, secret=secret, peer=peer, seconds=seconds)
         if "problem" in found:
             text = (
                 f"{pair.target} was reached on port {peer[1]}, and not measured: {found['problem']}. If small messages "

@@ -166,9 +166,7 @@ class _Examiner:
         direct = ((peer.node.address, self._reports[peer.node.address].port or 0) for peer in agents)
         peers, seconds = self._reports[agent.node.address].reaches or tuple(direct), self._deadlines.reach
         self._found(agent.node, reaches=peers)
-        answer = agent.ask(
-            "reach", seconds + self._deadlines.answer, secret=self.secret, peers=peers, seconds=seconds
-        )
+        answer = agent.ask("reach", seconds + self._deadlines.answer, secret=self.secret, peers=peers, seconds=seconds)
         for peer, (host, port), problem in zip(agents, peers, answer["problems"], strict=True):
             text = f"cannot reach {host} on port {port}: {problem}" if problem else ""
             if problem and self.tunnelled:

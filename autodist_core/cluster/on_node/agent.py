@@ -72,9 +72,7 @@ class Agent:
         """The addresses of the programs that connected to the listener and knew the secret."""
         return {"addresses": self._listener.visitors if self._listener else []}
 
-    def serve(
-        self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str], onednn: bool
-    ) -> Message:
+    def serve(self, job: str, task: int, tasks: list[str], cpus: int, admitted: list[str], onednn: bool) -> Message:
         """Start a TensorFlow server on the listener's port; only the addresses `admitted` can connect to it.
 
         With `onednn`, TensorFlow uses oneDNN here too, whatever it would choose for the processors of this node.

@@ -74,9 +74,7 @@ def factored(
     {}
     """
     found = factors(step, plans, replicas) if examples else {}
-    return {
-        key: each.product for key, each in found.items() if isinstance(each, Factors) and examples <= each.limit
-    }
+    return {key: each.product for key, each in found.items() if isinstance(each, Factors) and examples <= each.limit}
 
 
 def bytes_of_example(

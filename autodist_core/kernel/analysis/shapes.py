@@ -70,9 +70,7 @@ def imported(step: StepIndex, examples: int | None, unknown: Collection[str] = (
     for node in step.nodes.values():
         if node.name in step.handle_of:
             variable = step.variables[step.handle_of[node.name]]
-            known.add(
-                "VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape)
-            )
+            known.add("VarHandleOp", node.name, dtype=tf.as_dtype(variable.dtype), shape=tf.TensorShape(variable.shape))
         elif examples and node.name in step.rows:
             of_batch = tf.TensorShape([examples, *step.rows[node.name][1:]])
             known.add("Placeholder", node.name, dtype=tf.as_dtype(node.attr["dtype"].type), shape=of_batch)
@@ -108,6 +106,4 @@ def static_shapes(step: StepIndex) -> dict[str, tuple[int, ...]]:
     >>> partial_shapes(step)["x"], static_shapes(step)["total"]
     (TensorShape([None, 3]), (3,))
     """
-    return {
-        name: tuple(shape.as_list()) for name, shape in partial_shapes(step).items() if shape.is_fully_defined()
-    }
+    return {name: tuple(shape.as_list()) for name, shape in partial_shapes(step).items() if shape.is_fully_defined()}

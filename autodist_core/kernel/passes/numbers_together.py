@@ -52,9 +52,7 @@ class NumbersTogether(Kernel):
                 _pack(draft, f"update/{home}/{label}_for_{owner}", f"update/{owner}/{label}_of_{home}", dtype, numbers)
 
 
-def _pack(
-    draft: Draft, sent: str, received: str, dtype: tf.DType, numbers: dict[str, list[str]]
-) -> None:
+def _pack(draft: Draft, sent: str, received: str, dtype: tf.DType, numbers: dict[str, list[str]]) -> None:
     editor = draft.editor
     here = editor[naming.node_of(next(iter(numbers)))].device
     there = editor[next(iter(numbers.values()))[0]].device

@@ -104,9 +104,7 @@ def copy_node(draft: Draft, replica: Replica, name: str, returned: Mapping[str, 
     return copy
 
 
-def _of_known_size(
-    draft: Draft, replica: Replica, node: node_def_pb2.NodeDef, shape: tuple[int | None, ...]
-) -> str:
+def _of_known_size(draft: Draft, replica: Replica, node: node_def_pb2.NodeDef, shape: tuple[int | None, ...]) -> str:
     """Add a placeholder and a tensor of known shape: TensorFlow does not rely on the shape of a placeholder."""
     name, dtype = replica.copy_of(node.name), tf.as_dtype(node.attr["dtype"].type)
     fed = draft.editor.copy(node, f"{name}/fed", [], replica.device)

@@ -151,9 +151,7 @@ class _Pack:
         self._draft.write(label, name, mirror, value, self._draft.end + 1)
 
 
-def joined_entries(
-    draft: Draft, label: str, how: str, values: Sequence[str], spec: tf.TensorSpec, device: str
-) -> str:
+def joined_entries(draft: Draft, label: str, how: str, values: Sequence[str], spec: tf.TensorSpec, device: str) -> str:
     """Return the `mean`, `max` or `min` of the active replicas' values, entry by entry. Each value has this spec.
 
     >>> from autodist_core.kernel.example import example_draft

@@ -125,9 +125,7 @@ def by_level(nodes: Iterable[str], level_of: Mapping[str, int]) -> dict[int, fro
     return {level: frozenset(names) for level, names in grouped(nodes, level).items()}
 
 
-def apart(
-    roles: Roles, nodes: Iterable[str], level_of: Mapping[str, int]
-) -> list[tuple[int, frozenset[str]]]:
+def apart(roles: Roles, nodes: Iterable[str], level_of: Mapping[str, int]) -> list[tuple[int, frozenset[str]]]:
     """Return nodes by their levels and hosts. So what waits on a server for nodes there waits for no other machine.
 
     >>> from autodist_core.kernel.units.kinds import Kind
@@ -167,9 +165,7 @@ def common_host(roles: Roles, nodes: Iterable[str]) -> str:
     return hosts.pop() if len(hosts) == 1 else ""
 
 
-def _before(
-    roles: Roles, level: int, inside: Sequence[str], level_of: Mapping[str, int]
-) -> dict[int, frozenset[str]]:
+def _before(roles: Roles, level: int, inside: Sequence[str], level_of: Mapping[str, int]) -> dict[int, frozenset[str]]:
     """Return the nodes of earlier levels for which nodes of a level wait."""
     waited = {
         naming.node_of(source) for name in inside for source in roles.editor[name].input

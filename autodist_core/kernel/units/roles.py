@@ -93,9 +93,7 @@ class Roles:
                 found += waiting.pop()[1]
                 continue
             kind = self._kind[waiting[-1][0]]
-            run = [
-                waiting.pop()[1] if waiting and waiting[-1][0] == self.number[unit] else [] for unit in kind.built
-            ]
+            run = [waiting.pop()[1] if waiting and waiting[-1][0] == self.number[unit] else [] for unit in kind.built]
             own = [[self.own(source, self.number[unit]) for source in sources]
                    for unit, sources in zip(kind.built, run, strict=True)]
             if any(each != own[0] for each in own):

@@ -222,9 +222,7 @@ def _of_losses(losses: Iterable[State]) -> Iterator[str]:
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
 
 
-def said_of_results(
-    outputs: Sequence[Any], hows: Sequence[str], state_of: Callable[[Any], State]
-) -> Iterator[str]:
+def said_of_results(outputs: Sequence[Any], hows: Sequence[str], state_of: Callable[[Any], State]) -> Iterator[str]:
     """The notes on numbers that the function returns and that become a mean. Variables are exact.
 
     >>> list(said_of_results([tf.constant(1.0)], ["mean"], lambda output: batch_axis.Sum(0)))

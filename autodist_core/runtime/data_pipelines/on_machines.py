@@ -329,9 +329,7 @@ def _actions(slot: PipelineSlot, chief: str) -> dict[str, tuple[list[Any], list[
             found["find generators"].append(short_nodes(written(held)))
             graphs.append(tf.compat.v1.placeholder(tf.string, []))
             probe = tf.raw_ops.AnonymousIterator(**of_probe)
-            made = tf.raw_ops.MakeIterator(
-                dataset=tf.raw_ops.DatasetFromGraph(graph_def=graphs[-1]), iterator=probe
-            )
+            made = tf.raw_ops.MakeIterator(dataset=tf.raw_ops.DatasetFromGraph(graph_def=graphs[-1]), iterator=probe)
             found["set seeds"].append(_begun(probe, made, sent_seeds, probe))
     feeds = {
         "put": [bounds], "drop": [], "create": [], "begin anew": handles, "tell": [state], "make": handles,

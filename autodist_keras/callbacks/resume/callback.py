@@ -66,9 +66,7 @@ class Resume(keras.callbacks.Callback):
             )
         if not (every in _EVERY or (type(every) is int and every > 0)):
             hint = did_you_mean(every, _EVERY) if isinstance(every, str) else ""
-            raise ValueError(
-                f"Resume(every={every!r}): expected a number of batches above 0, 'epoch' or 'auto'.{hint}"
-            )
+            raise ValueError(f"Resume(every={every!r}): expected a number of batches above 0, 'epoch' or 'auto'.{hint}")
         if not (type(keep) is int and keep > 0):
             raise ValueError(f"Resume(keep={keep!r}): expected a number of states above 0.")
         self.folder = folder

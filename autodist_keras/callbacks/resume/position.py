@@ -142,9 +142,7 @@ class Position:
 
     def left(self) -> dict[str, Any]:
         """What a complete training leaves to the rest of the program: random numbers, and the seeds of a dataset."""
-        return {
-            "earlier": [*self._takes], "draws": draws(), "drawn": self._seeds(), "drawn_first": self._drawn_first
-        }
+        return {"earlier": [*self._takes], "draws": draws(), "drawn": self._seeds(), "drawn_first": self._drawn_first}
 
     def leave(self, saved: dict[str, Any], dataset: Any, adapter: Any, begun: int, ended: int) -> None:
         """Leave to the rest of the program what a complete training, which is not run again, has left.

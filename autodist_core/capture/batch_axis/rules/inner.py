@@ -210,9 +210,7 @@ def _round(flow: Any, operation: Any, body: Any, rounds: Rounds | None, current:
     return _merged(flow, operation, body, current, results)
 
 
-def _after_rounds(
-    flow: Any, operation: Any, graphs: Sequence[Any], choice: State, current: list[State]
-) -> list[State]:
+def _after_rounds(flow: Any, operation: Any, graphs: Sequence[Any], choice: State, current: list[State]) -> list[State]:
     """Return the states of the results of a loop that a condition ends."""
     body, condition = graphs
     if choice == SAME:

@@ -38,9 +38,7 @@ def product(flow: Any, operation: Any, states: Sequence[State]) -> State:
     if found is None or any(len(state.axes) > 1 for state in with_rows):
         return NO_CLAIM
     *factors, result = found
-    letters = {
-        factor[state.axis] for state, factor in zip(states, factors, strict=True) if isinstance(state, Rows)
-    }
+    letters = {factor[state.axis] for state, factor in zip(states, factors, strict=True) if isinstance(state, Rows)}
     flow.couple_values([state for state in states if not isinstance(state, Size)], operation)
     if len(letters) > 1:
         return flow.couple(operation, PAIRS)

@@ -102,9 +102,7 @@ def _divided(operation: Any, states: Sequence[State]) -> int:
 def _chosen(operation: Any, states: Sequence[State]) -> int:
     """TensorFlow takes the first entry for each example, where a tensor has only one."""
     placed = [state.stride for state in states[1:] if state.stride]
-    others = [
-        tensor for tensor, state in list(zip(operation.inputs, states, strict=True))[1:] if not state.stride
-    ]
+    others = [tensor for tensor, state in list(zip(operation.inputs, states, strict=True))[1:] if not state.stride]
     first = all(number_of(tensor) == 0 for tensor in others)
     return placed[0] if states[0] == SAME and len(placed) == 1 and first else OTHER
 

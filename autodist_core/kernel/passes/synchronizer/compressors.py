@@ -237,7 +237,5 @@ def _unless_overflown(total: tf.Tensor, before: tf.Tensor, after: tf.Tensor) -> 
     return tf.raw_ops.Merge(inputs=[kept, tf.raw_ops.Switch(data=after, pred=finite).output_true]).output
 
 
-COMPRESSORS: Mapping[str, Callable[[Parcel], Rounds]] = {
-    wire.PLAIN: _plain, wire.HALF: _half, wire.FACTORS: _factors
-}
+COMPRESSORS: Mapping[str, Callable[[Parcel], Rounds]] = {wire.PLAIN: _plain, wire.HALF: _half, wire.FACTORS: _factors}
 """The compressor of each form in which a gradient travels."""

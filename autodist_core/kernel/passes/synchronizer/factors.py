@@ -153,9 +153,7 @@ class _Sender:
 
         def gather(*inputs: tf.Tensor) -> list[tf.Tensor]:
             parts, (rows, place) = inputs[: len(own)], inputs[len(own) :] or (self._known_length, 0)
-            columns = [
-                _padded(parts[at :: len(widths)], rows, width, self.dtype) for at, width in enumerate(widths)
-            ]
+            columns = [_padded(parts[at :: len(widths)], rows, width, self.dtype) for at, width in enumerate(widths)]
             everyone = gathered(tf.concat(columns, 1), machines_of(self.draft), key + place)
             return [everyone, *tf.split(tf.ensure_shape(everyone, (None, sum(widths))), widths, 1)]
 

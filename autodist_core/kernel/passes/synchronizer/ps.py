@@ -60,9 +60,7 @@ class PSSynchronizer(Kernel):
             follow(draft, draft.placement.replicas, f"pull/{occurrence}", order, changed)
 
 
-def follow(
-    draft: Draft, replicas: Sequence[Replica], label: str, order: int, changed: Set[str] | None = None
-) -> None:
+def follow(draft: Draft, replicas: Sequence[Replica], label: str, order: int, changed: Set[str] | None = None) -> None:
     """Bring the servers' values to the replicas' mirrors: one read of each value, one write of each mirror.
 
     >>> from autodist_core.kernel.example import example_draft

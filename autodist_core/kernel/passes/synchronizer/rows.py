@@ -153,9 +153,7 @@ def _of_all(
     counts = tf.ensure_shape(tf.reshape(all_integers, (machines, -1))[:, :tables], (None, tables))
     counts = tf.cast(counts, tf.int64)
     machine = tf.range(machines, dtype=tf.int64)[:, None] * lengths
-    return (
-        _apart(all_values, counts * widths, machine[:, :1]), _apart(all_integers, counts, machine[:, 1:] + tables)
-    )
+    return (_apart(all_values, counts * widths, machine[:, :1]), _apart(all_integers, counts, machine[:, 1:] + tables))
 
 
 def _apart(flat: tf.Tensor, counts: tf.Tensor, begin: tf.Tensor) -> list[tf.Tensor]:

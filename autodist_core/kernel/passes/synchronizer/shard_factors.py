@@ -61,9 +61,7 @@ def multiplied(draft: Draft, gradient: Gradient, owner: Owner, apart: Set[str]) 
         elif here:
             pair = [at_host(draft, each, dtype, here[0]) for each in pair]
         pairs.append(pair)
-    rows = [
-        draft.join(f"{name}/rows_{axis}", [pair[axis] for pair in pairs], dtype, owner.device) for axis in range(2)
-    ]
+    rows = [draft.join(f"{name}/rows_{axis}", [pair[axis] for pair in pairs], dtype, owner.device) for axis in range(2)]
     return Rows(draft.editor.copy(product.node, name, rows, owner.device).name)
 
 

@@ -108,9 +108,7 @@ def _collective(
 ) -> str:
     # In one session, collectives of equally many members have the same members: all replicas, or one of each machine.
     scalars = {"group_size": members, "group_key": members, "instance_key": instance_key(draft, draft.collectives)}
-    inputs = [
-        draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()
-    ]
+    inputs = [draft.editor.constant(f"{name}/{key}", value, tf.int32, replica.host) for key, value in scalars.items()]
     return draft.editor.add(
         "CollectiveReduceV2", name, [vector, *inputs], replica.device, T=dtype, merge_op="Add", final_op="Id",
         communication_hint=hint, timeout_seconds=0.0, is_stateless=False, Nordering_token=0,
