@@ -1,6 +1,6 @@
 """Whether arrays are the same memory, or have the same bits.
 
-In: two arrays. Out: a comparison that takes little memory, however large they are.
+In: arrays. Out: a comparison that takes little memory, however large they are.
 """
 
 import numpy as np
@@ -37,6 +37,16 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
         np.array_equal(words[start : start + _AT_A_TIME], of_other[start : start + _AT_A_TIME])
         for start in range(0, max(1, words.size), _AT_A_TIME)
     )
+
+
+def is_zero(array: np.ndarray) -> bool:
+    """Whether all bits of an array are zero.
+
+    >>> is_zero(np.zeros(3)), is_zero(np.array([0.0, -0.0]))
+    (True, False)
+    """
+    words = _words(array)
+    return not any(words[start : start + _AT_A_TIME].any() for start in range(0, words.size, _AT_A_TIME))
 
 
 def _words(array: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autodist_core.runtime.equal_arrays import is_zero
 from autodist_core.runtime.recovery.on_disk import Away, fill, room
 
 _PART = 1 << 24
@@ -39,6 +40,8 @@ class Recipe(Away):
     """The tensors that have the value's shape."""
     counters: Mapping[str, tuple[np.ndarray, int]]
     """The tensors that have counters: their values, and how much they grow with 16 bytes of numbers."""
+    least_bytes = 1 << 22
+    """The least bytes of a value that is a recipe: to make one and to draw by it takes some milliseconds."""
 
     def rows(self, low: int, high: int) -> tuple[dict[Any, Any], Any]:
         """Draw some rows in the present graph: what to feed for that, and the rows.
@@ -68,6 +71,19 @@ class Recipe(Away):
                 fill(part, session.run(rows, feeds))
         value.flags.writeable = False
         return value
+
+
+def of_zeros(value: Away | np.ndarray) -> Recipe | None:
+    """The recipe of a large array of zeros, as an optimizer's slots are at first; None for any other value.
+
+    >>> of_zeros(np.zeros((1 << 10, 1 << 10), "float32")).array()[0, :2].tolist(), of_zeros(np.zeros(3))
+    ([0.0, 0.0], None)
+    """
+    if isinstance(value, Away) or value.nbytes < Recipe.least_bytes or value.dtype.kind != "f" or not is_zero(value):
+        return None
+    with tf.Graph().as_default() as graph:
+        zeros = tf.fill(value.shape, value.dtype.type(0))
+    return Recipe(value.shape, value.dtype, graph.as_graph_def(), zeros.name, (zeros.op.inputs[0].name,), {})
 
 
 def _further(counter: np.ndarray, by: int) -> np.ndarray:

@@ -23,8 +23,6 @@ import tensorflow as tf
 
 from autodist_core.runtime import Recipe
 
-_LARGE_BYTES = 1 << 22
-"""The least bytes of a value that is a recipe: to make one and to draw by it takes some milliseconds."""
 _DRAWS = {
     "StatelessRandomUniformV2": (1, 1),
     "StatelessRandomNormalV2": (1, 1),
@@ -43,7 +41,7 @@ def first_value(initializer: Any, shape: tuple[int, ...], dtype: str) -> Any:
     [[1.0, 1.0], [1.0, 1.0]]
     """
     of_numpy = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-    if math.prod(shape) * of_numpy.itemsize >= _LARGE_BYTES:
+    if math.prod(shape) * of_numpy.itemsize >= Recipe.least_bytes:
         recipe = recipe_of(initializer, shape, of_numpy)
         if recipe is not None and _same_numbers(initializer, of_numpy):
             return recipe

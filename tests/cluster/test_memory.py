@@ -15,7 +15,7 @@ from autodist_core.runtime.recovery.on_disk import OnDisk
 from autodist_core.strategy import Sharded
 from autodist_core.training import training
 from autodist_keras import DistributedModel, huge_files, without_values
-from tests.cluster.over_hosts import nothing_left
+from tests.cluster.over_hosts import nothing_left, sent_by
 from tests.conftest import OF_KERAS
 from tests.support.compare import assert_same, in_order, state_in_order
 
@@ -110,6 +110,17 @@ def test_the_state_of_a_model_stays_on_the_machines(scope, kept, network, monkey
     assert_same(*map(state_in_order, (alone, model)))
     assert held(model) >= STATE
     assert nothing_left(network) == []
+
+
+@pytest.mark.parametrize("scope, travels", [(nullcontext, 1), (without_values, 0)], ids=["zeros", "all"])
+def test_what_machines_can_draw_does_not_travel(scope, travels, network):
+    """The kernel is sent if the program has it, and the zeros of Adam's two slots are not."""
+    with scope():
+        model = keras.Sequential([keras.Input((800,)), keras.layers.Dense(800, use_bias=False)])
+    model.compile(keras.optimizers.Adam(), "mse")
+    with DistributedModel(model, network.pair(), "AllReduce") as dm:
+        sent, _ = sent_by(network, lambda: dm.train_on_batch(np.ones((2, 800)), np.ones((2, 800))))
+    assert (travels - 0.1) * 8 * 800**2 < sent < (travels + 0.5) * 8 * 800**2
 
 
 ROWS = 1 << 17

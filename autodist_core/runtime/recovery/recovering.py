@@ -18,6 +18,7 @@ from autodist_core.log import log
 from autodist_core.runtime.batch_slices import copied
 from autodist_core.runtime.interruptible import BrokenOffError, UnendedError
 from autodist_core.runtime.protocol import Condition, Session, SessionStep
+from autodist_core.runtime.recipe import of_zeros
 from autodist_core.runtime.recovery.backup import Backup, Loaded, Ran
 from autodist_core.runtime.recovery.on_disk import Away, array_of
 from autodist_core.runtime.timings import Timings
@@ -119,11 +120,12 @@ class RecoveringSession(Session):
     def load(self, values: Mapping[str, Away | np.ndarray]) -> None:
         """Let every copy of these variables be written before the next step, unless it has the value already.
 
-        The values are copied here, large ones to the disk. So the caller may free its own before machines have them.
+        The values are copied here, large ones to the disk; large zeros are a recipe, and do not travel. So the caller
+        may free its own before machines have them.
         """
         for name, value in values.items():
             if name in self._unloaded or not self._backup.has(name, value):
-                self._unloaded[name] = self._backup.on_disk.keep(value)
+                self._unloaded[name] = of_zeros(value) or self._backup.on_disk.keep(value)
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Read the current values of variables, one after the other; the last safe values if the cluster is lost."""
