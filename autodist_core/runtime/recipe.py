@@ -56,7 +56,7 @@ class Recipe(Away):
         feeds = {counters[name]: _further(first, blocks * step) for name, (first, step) in self.counters.items()}
         inputs = dict.fromkeys(self.sizes, tf.stack([drawn] + [1] * (len(self.shape) - 1))) | counters
         [output] = tf.graph_util.import_graph_def(self.graph, inputs, [self.output], name="drawn")
-        numbers = tf.reshape(output, [-1])[skipped : skipped + count]
+        numbers = tf.reshape(output, [-1])[skipped:] if skipped else output
         return feeds | {drawn: skipped + count}, tf.reshape(numbers, [high - low, *self.shape[1:]])
 
     def array(self, at_once: int | None = None) -> np.ndarray:

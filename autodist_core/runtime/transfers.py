@@ -276,16 +276,20 @@ class Transfers:
         """Let each machine draw what it has of variables, in pieces. The machines draw at the same time."""
         calls = list[tuple[Any, ...]]()
         with defer_interrupt():  # all operations before the first call
-            for variable, recipe in recipes.items():
-                drawn = []
-                hosts = grouped(self._of_copies(Piece(variable)), lambda found: (found[0], host_of(found[1].device)))
-                for (part, host), found in hosts.items():
-                    limit = PIECE_BYTES * part.byte_size // variable.byte_size if part.axis > 0 else PIECE_BYTES
-                    drawn.append([self._drawn(recipe, piece, host, found) for piece in pieces(part, limit)])
+            # Each call takes a cluster a tenth of a second, so several small variables are drawn in one.
+            for message in messages(map(Piece, recipes), PIECE_BYTES):
+                drawn = [each for whole in message for each in self._in_pieces(whole, recipes[whole.variable])]
                 calls += zip_longest(*drawn, fillvalue=([], {}))
         for together in calls:
             writes, feeds = chain(*(found for found, _ in together)), ChainMap(*(fed for _, fed in together))
             self._call("the drawing of first values", self._session.run, list(writes), dict(feeds))
+
+    def _in_pieces(self, whole: Piece, recipe: Recipe) -> Iterator[list[tuple[list[Any], dict[Any, Any]]]]:
+        """For each shard and machine, the operations of each piece."""
+        hosts = grouped(self._of_copies(whole), lambda found: (found[0], host_of(found[1].device)))
+        for (part, host), found in hosts.items():
+            limit = PIECE_BYTES * part.byte_size // whole.size if part.axis > 0 else PIECE_BYTES
+            yield [self._drawn(recipe, piece, host, found) for piece in pieces(part, limit)]
 
     def _drawn(
         self, recipe: Recipe, piece: Piece, host: str, copies: Sequence[tuple[Variable, Copy]]
