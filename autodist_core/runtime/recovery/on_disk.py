@@ -47,7 +47,14 @@ HUGE_BYTES = 1 << 28
 
 
 class Away(ABC):
-    """A value that is not in memory."""
+    """A value that is not in memory.
+
+    >>> on_disk = OnDisk()
+    >>> on_disk.most_in_memory = 0
+    >>> kept = on_disk.keep(np.ones(10**6))
+    >>> isinstance(kept, Away), kept.nbytes, kept.array()[0].item()
+    (True, 0, 1.0)
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
