@@ -149,8 +149,8 @@ class Transfers:
 
     def load(self, variables: Sequence[Variable], values: Mapping[str, Away | np.ndarray], here: bool = False) -> None:
         """Write every copy of each variable, or those that `forget` frees. What is a recipe does not travel."""
-        recipes = {each: recipe for each in variables if isinstance(recipe := values[each.name], Recipe) and not here}
-        self._draw(recipes)
+        recipes = {each: recipe for each in variables if isinstance(recipe := values[each.name], Recipe)}
+        self._draw(recipes, here)
         found = list(self._messages([each for each in variables if each not in recipes], here))
         self._prepare(("load", message) for message in found)
         for message in found:
@@ -272,12 +272,12 @@ class Transfers:
         copies, chief = self._copies(piece, part.name), self._placement.tasks.chief
         return _chain(part, copies, rows, low - first, piece.stop is not None, chief)
 
-    def _draw(self, recipes: Mapping[Variable, Recipe]) -> None:
+    def _draw(self, recipes: Mapping[Variable, Recipe], here: bool) -> None:
         """Let each machine draw what it has of variables, in pieces. The machines draw at the same time."""
         calls = list[tuple[Any, ...]]()
         with defer_interrupt():  # all operations before the first call
             # Each call takes a cluster a tenth of a second, so several small variables are drawn in one.
-            for message in messages(map(Piece, recipes), PIECE_BYTES):
+            for message in messages((Piece(each, here=here) for each in recipes), PIECE_BYTES):
                 drawn = [each for whole in message for each in self._in_pieces(whole, recipes[whole.variable])]
                 calls += zip_longest(*drawn, fillvalue=([], {}))
         for together in calls:

@@ -13,7 +13,6 @@ or when a session is about to get it. The session keeps large values on disk, so
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,8 +45,8 @@ def without_value(shape: tuple[int, ...], dtype: str, make: Callable[[], Any], *
     return variable
 
 
-def wait_for(entry: Entry, make: Callable[[], Any], copies: bool = False) -> None:
-    """Let a freed variable wait for its value, which `make` makes. With `copies`, it makes the same one each time.
+def wait_for(entry: Entry, make: Callable[[], Any]) -> None:
+    """Let a freed variable wait for its value, which `make` makes.
 
     >>> variable = tf.Variable([1.0, 2.0])
     >>> entry = Entry(Variable("w", (2,), "float32"), variable)
@@ -57,7 +56,21 @@ def wait_for(entry: Entry, make: Callable[[], Any], copies: bool = False) -> Non
     [3.0, 4.0]
     """
     entry.tf_variable.make_first_value = make
-    watch(Subscription(_Waiting(copies), entry))
+    watch(Subscription(_Waiting(copies=False), entry))
+
+
+def wait_with(entry: Entry, kept: Any) -> None:
+    """Let a freed variable wait with the value that it has, as it is kept.
+
+    >>> variable = tf.Variable([1.0, 2.0])
+    >>> entry = Entry(Variable("w", (2,), "float32"), variable)
+    >>> entry.free()
+    >>> wait_with(entry, np.array([3.0, 4.0]))
+    >>> tf.gather(variable, [1]).numpy().tolist()
+    [4.0]
+    """
+    entry.tf_variable.make_first_value = lambda: kept
+    watch(Subscription(_Waiting(copies=True), entry))
 
 
 def wait_again(entry: Entry | None) -> None:
@@ -102,7 +115,7 @@ class _Waiting(Watcher):
             return False
         kept = _ON_DISK.keep(np.asarray(value, entry.tf_variable.dtype.as_numpy_dtype))
         with self._lock:
-            entry.tf_variable.make_first_value, self._copies = partial(array_of, kept), True
+            entry.tf_variable.make_first_value, self._copies = lambda: kept, True
         return True
 
     def iterated(self, entry: Entry, iterator: Any) -> None:

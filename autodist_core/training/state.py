@@ -37,7 +37,7 @@ from autodist_core.runtime.protocol import Session, Tie
 from autodist_core.runtime.recovery.on_disk import array_of
 from autodist_core.step.graph_item import Variable
 from autodist_core.training.entries import Entry, part_of, read_together
-from autodist_core.training.first_values import stop_waiting, wait_again, wait_for
+from autodist_core.training.first_values import stop_waiting, wait_again, wait_with
 from autodist_core.training.homes import Homes
 from autodist_core.training.life import IS_BEHIND, IS_CHANGED, IS_EQUAL, Event, Life, Moment, as_shown
 from autodist_core.training.patience import Patience
@@ -373,7 +373,7 @@ class TrainingState:
                 with defer_interrupt():
                     kept, subscription = self.session.last_safe(name), self._watched.pop(name)
                     unwatch(subscription)
-                    wait_for(subscription.entry, partial(array_of, kept), copies=True)
+                    wait_with(subscription.entry, kept)
                     with self._value_lock:
                         self._freed.discard(name)
                         self._moments[name] = _CHANGED

@@ -112,14 +112,14 @@ def test_the_state_of_a_model_stays_on_the_machines(scope, kept, network, monkey
     assert nothing_left(network) == []
 
 
-@pytest.mark.parametrize("scope, travels", [(nullcontext, 1), (without_values, 0)], ids=["zeros", "all"])
+@pytest.mark.parametrize("scope, travels", [(nullcontext, 2), (without_values, 0)], ids=["zeros", "all"])
 def test_what_machines_can_draw_does_not_travel(scope, travels, network):
-    """The kernel is sent if the program has it, and the zeros of Adam's two slots are not."""
+    """The kernel is sent to evaluate and to train if the program has it, and the zeros of Adam's two slots are not."""
     with scope():
         model = keras.Sequential([keras.Input((800,)), keras.layers.Dense(800, use_bias=False)])
     model.compile(keras.optimizers.Adam(), "mse")
     with DistributedModel(model, network.pair(), "AllReduce") as dm:
-        sent, _ = sent_by(network, lambda: dm.train_on_batch(np.ones((2, 800)), np.ones((2, 800))))
+        sent, _ = sent_by(network, lambda: [call(*np.ones((2, 2, 800))) for call in (dm.evaluate, dm.train_on_batch)])
     assert (travels - 0.1) * 8 * 800**2 < sent < (travels + 0.5) * 8 * 800**2
 
 
