@@ -3,7 +3,8 @@
 In: variables, a placement and values. Out: operations in the session's graph, and values. Over a cluster a message must
 stay below 2 GB. So many small variables travel in one call, and a large variable travels by its rows. A value for all
 machines passes from each machine to the next, so the chief sends it once. `forget` frees the copies of the chief's
-machine while the program has the values, and `load(..., here=True)` writes them again.
+machine while the program has the values, and `load(..., here=True)` writes them again. A value that is a recipe does
+not travel: each machine draws what it has of it.
 
 >>> table = Variable("table", (5, 2), "float32")
 >>> [(piece.start, piece.stop, piece.size) for piece in pieces(table, limit=16)]

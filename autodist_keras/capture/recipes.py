@@ -24,9 +24,7 @@ import tensorflow as tf
 from autodist_core.runtime import Recipe
 
 _DRAWS = {
-    "StatelessRandomUniformV2": (1, 1),
-    "StatelessRandomNormalV2": (1, 1),
-    "StatelessTruncatedNormalV2": (256, 128),
+    "StatelessRandomUniformV2": (1, 1), "StatelessRandomNormalV2": (1, 1), "StatelessTruncatedNormalV2": (256, 128),
 }
 """How much the counter grows with 16 bytes of numbers, of float32 and of float64."""
 _OF_EACH = {"Const", "Cast", "FloorMod", "StatelessRandomGetKeyCounter", "Sub", "Mul", "AddV2", "Identity", "Fill"}
@@ -49,7 +47,7 @@ def first_value(initializer: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def _same_numbers(initializer: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether this holds for a small value, and for a part of it.
+    """Whether a small value that is drawn by its recipe, in parts, has the numbers that the initializer draws.
 
     >>> import keras
     >>> _same_numbers(keras.initializers.Constant(np.arange(128)), np.dtype("float32"))
