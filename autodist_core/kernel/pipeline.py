@@ -14,6 +14,7 @@ kernel did. For a dense layer, a parameter server and two replicas::
     GradientsInTurn: no change
     NumbersTogether: no change
     LookupsTogether: no change
+    WeightsTogether: no change
     Compile: no change
 
 If many machines do the same, a few are built, and `kernel/units/` makes the graph of all from theirs.
@@ -38,6 +39,7 @@ from autodist_core.kernel.passes.replicator import Replicator
 from autodist_core.kernel.passes.state_combiner import StateCombiner
 from autodist_core.kernel.passes.synchronizer import AllReduceSynchronizer, PSSynchronizer
 from autodist_core.kernel.passes.update import Update
+from autodist_core.kernel.passes.weights_together import WeightsTogether
 from autodist_core.kernel.placement.placement import Placement
 from autodist_core.kernel.random_streams import follows_from_number
 from autodist_core.kernel.units import STANDING, Kind, Kinds, UnlikeError, found_kinds, repeat, standing
@@ -47,7 +49,7 @@ from autodist_core.step.index import StepIndex
 
 PIPELINE: tuple[Kernel, ...] = (
     Replicator(), AllReduceSynchronizer(), PSSynchronizer(), Barriers(), Update(), StateCombiner(), Outputs(),
-    Order(), GradientsInTurn(), NumbersTogether(), LookupsTogether(), Compile(),
+    Order(), GradientsInTurn(), NumbersTogether(), LookupsTogether(), WeightsTogether(), Compile(),
 )
 
 

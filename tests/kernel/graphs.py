@@ -129,11 +129,16 @@ def nodes_of(graph_def: Any, op: str) -> dict[str, Any]:
     return {node.name: node for node in graph_def.node if node.op == op}
 
 
-def summed(graph_def: Any, nodes: Sequence[Any]) -> list[tf.Tensor]:
-    """What enters these collectives, with the shapes that TensorFlow infers."""
-    graph = tf.Graph()
-    with graph.as_default():
+def imported(graph_def: Any) -> tf.Graph:
+    """A graph with the shapes that TensorFlow infers."""
+    with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(graph_def, name="")
+    return graph
+
+
+def summed(graph_def: Any, nodes: Sequence[Any]) -> list[tf.Tensor]:
+    """What enters these collectives."""
+    graph = imported(graph_def)
     return [graph.get_operation_by_name(node.name).inputs[0] for node in nodes]
 
 

@@ -1,5 +1,6 @@
 """Weights that replicas gather: which gathers there are, when each begins, and what memory they take."""
 
+import re
 from functools import cache
 from itertools import pairwise
 
@@ -13,12 +14,15 @@ from autodist_core import GraphItem, ResourceSpec
 from autodist_core.capture import capture
 from autodist_core.forecast.needs import foretold
 from autodist_core.kernel import build
+from autodist_core.kernel.passes import weights_together
 from autodist_core.kernel.splitting import gathers
+from autodist_core.step import naming
 from autodist_core.strategy import AllReduce, Sharded
 from autodist_core.training import Settings
 from autodist_core.training.sessions import Sessions
 from tests.capture.plain import descend, trace
 from tests.equality.test_more_models import MODELS as MORE
+from tests.kernel import graphs
 from tests.kernel.graphs import SHAPES, ancestors, assert_as_one_device, layered_variables, machine, placed, placed_on
 from tests.support.graphs import captured
 from tests.support.models import stacked
@@ -31,10 +35,11 @@ X = np.ones((4, WIDTH))
 
 
 @cache
-def _item() -> GraphItem:
+def _item(count: int = LAYERS, width: int = WIDTH, dtype: str = "float64") -> GraphItem:
     """Layers of kernels in two parts, and of small biases."""
-    layers = [keras.layers.Dense(WIDTH, "tanh", name=f"dense_{number}") for number in range(LAYERS)]
-    return captured(stacked(keras.Input((WIDTH,)), *layers, optimizer="adam"), X, X).item
+    layers = [keras.layers.Dense(width, "tanh", dtype=dtype, name=f"dense_{number}") for number in range(count)]
+    x = np.ones((4, width), dtype if dtype == "float64" else "float32")
+    return captured(stacked(keras.Input((width,), dtype=x.dtype.name), *layers, optimizer="adam"), x, x).item
 
 
 def _gathers(nodes) -> list[tuple[str, str]]:
@@ -71,12 +76,20 @@ def test_a_weight_that_is_used_again_soon_enough_is_gathered_once(within, count)
     assert len({gather for gather, _ in _gathers(graph.node)}) == count
 
 
+def test_weights_of_an_owner_travel_in_one_message(monkeypatch):
+    monkeypatch.setattr(weights_together, "TOGETHER_BYTES", 3 * KERNEL)
+    nodes = {node.name: node for node in build(_item(), placed_on(_item(), GATHERED, 1, 1)).graph_def.node}
+    joined = [node.input[:-1] for name, node in nodes.items() if re.fullmatch("replica0/weights/./1/sent", name)]
+    assert [len(rows) for rows in joined] == [3, 3, 2]
+    for first, *others in ([nodes[nodes[row].input[0]] for row in rows] for rows in joined):
+        assert "task:1" in first.device and all(other.input[1:] == first.input[1:] for other in others)
+    sent = {source for node in nodes.values() if "task:0" in node.device for source in node.input}
+    assert not [name for name in sent if "ReadVariableOp/" in name and "task:1" in nodes[naming.node_of(name)].device]
+
+
 def test_each_gradient_waits_for_the_sum_of_the_one_before():
     """So no machine is further ahead of others. A part that waits for theirs does not keep the whole gradient."""
-    width = 256
-    layers = [keras.layers.Dense(width, name=f"dense_{number}") for number in range(4)]
-    x = np.ones((4, width))
-    item = captured(stacked(keras.Input((width,)), *layers, optimizer="sgd"), x, x).item
+    item = _item(4, 256)
     nodes = build(item, placed_on(item, GATHERED, 1, 1)).graph_def.node
     by_name = {node.name: node for node in nodes}
     beginnings = [f"reduced/server_10.0.0.2_CPU_0/0/dense_{number}/kernel/" for number in reversed(range(4))]
@@ -86,20 +99,17 @@ def test_each_gradient_waits_for_the_sum_of_the_one_before():
         assert before in ancestors(nodes, own)
 
 
+@pytest.mark.parametrize("together", [0, 1 << 22])
 @pytest.mark.parametrize("policy, wire_dtype", [("float32", "float16"), ("mixed_bfloat16", ""), ("float32", "")])
-def test_kernels_and_their_gradients_travel_in_half_precision(policy, wire_dtype):
+def test_kernels_and_their_gradients_travel_in_half_precision(monkeypatch, policy, wire_dtype, together):
     """Where layers compute in it, or the strategy says so."""
-    width = 256
-    layers = [keras.layers.Dense(width, dtype=policy, name=f"dense_{number}") for number in range(3)]
-    x = np.ones((4, width), "float32")
-    item = captured(stacked(keras.Input((width,), dtype="float32"), *layers, optimizer="sgd"), x, x).item
+    monkeypatch.setattr(weights_together, "TOGETHER_BYTES", together)
+    item = _item(3, 256, policy)
     builder = Sharded(weights="gathered", whole_bytes=4096, wire_dtype=wire_dtype)
-    graph_def = build(item, placed_on(item, builder, 1, 1)).graph_def
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(graph_def, name="")
+    graph = graphs.imported(build(item, placed_on(item, builder, 1, 1)).graph_def)
     types = {
         source.dtype for node in graph.get_operations() for source in node.inputs
-        if source.op.device != node.device and source.shape.num_elements() == width * width // 2
+        if source.op.device != node.device and source.shape.num_elements() in (32768, 65536, 98304)
     }
     assert types == {tf.as_dtype(wire_dtype or {"mixed_bfloat16": "bfloat16"}.get(policy, policy))}
 
@@ -116,20 +126,18 @@ class _Reading(keras.layers.Layer):
 
 def test_what_nothing_needs_may_read_a_kernel_that_travels_in_half_precision():
     item = captured(stacked(keras.Input((WIDTH,)), _Reading(dtype="mixed_bfloat16"), optimizer="sgd"), X, X).item
-    graph_def = build(item, placed(item, GATHERED)).graph_def
-    with tf.Graph().as_default():
-        tf.graph_util.import_graph_def(graph_def, name="")
-    assert any(node.op == "ConcatV2" and node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in graph_def.node)
+    graph = graphs.imported(build(item, placed(item, GATHERED)).graph_def)
+    assert any(node.type == "ConcatV2" and node.get_attr("T") == tf.bfloat16 for node in graph.get_operations())
 
 
 def test_tensorflow_makes_one_gather_of_no_two():
     graph_def = build(_item(), placed(_item(), GATHERED)).graph_def
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(graph_def, name="")
-        for name in (node.name for node in graph_def.node if node.name.startswith("step/")):
-            graph.add_to_collection("train_op", graph.get_operation_by_name(name))
-        config = tf.compat.v1.ConfigProto()
-        config.graph_options.rewrite_options.min_graph_nodes = -1
+    graph = graphs.imported(graph_def)
+    for name in (node.name for node in graph_def.node if node.name.startswith("step/")):
+        graph.add_to_collection("train_op", graph.get_operation_by_name(name))
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    with graph.as_default():
         optimized = tf_optimizer.OptimizeGraph(config, tf.compat.v1.train.export_meta_graph(graph=graph))
     joined = [
         node for node in optimized.node

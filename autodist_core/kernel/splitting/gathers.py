@@ -6,9 +6,10 @@ In: a captured step, and the variables that replicas gather from their shards. O
     ->  matmul 1 before read 3, and backward 2 has `read 2/use_4`, a read that waits for matmul 2
 
 `rewrite` makes a gather of each read afterwards. So a replica has the weights of two uses: those with which it
-computes, and those of the next use, which travel meanwhile. Small weights travel more uses ahead: a gather takes its
-time however short it is. A read of one's own and its control edge are also what keeps TensorFlow from making one gather
-of two. A use that follows soon enough on another one of the same variable has that one's value.
+computes, and those of the next use, which travel meanwhile. Small weights travel more uses ahead, and from one machine
+to another in one message (`WeightsTogether`): a message takes its time however short it is. A read of one's own and its
+control edge are also what keeps TensorFlow from making one gather of two. A use that follows soon enough on another one
+of the same variable has that one's value.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,10 +48,6 @@ class _Use:
     read: str
     readers: list[str]
 
-    @property
-    def first(self) -> str:
-        return self.readers[0]
-
 
 class _Gathers:
     """The rewriting of one step."""
@@ -72,7 +69,9 @@ class _Gathers:
         for number, use in enumerate(self.uses):
             first_of.setdefault(use.read, number)
             before = last_of.get(use.read, number)
-            value_of.append(value_of[before] if self._is_kept(use, number - before) else number)
+            # The value of the same variable's use before, so many uses ago, may be there still.
+            is_kept = 0 < number - before <= self.kept_for[self.variable_of[use.read]]
+            value_of.append(value_of[before] if is_kept else number)
             last_of[use.read] = number
         for name, node in self.step.nodes.items():
             inputs = list(node.input)
@@ -111,17 +110,13 @@ class _Gathers:
             for read in dict.fromkeys(self.origin[source] for source in sources if source in self.origin):
                 yield name, read
 
-    def _is_kept(self, use: _Use, further: int) -> bool:
-        """Whether the value of the same variable's use before, so many uses ago, is still there."""
-        return 0 < further <= self.kept_for[self.variable_of[use.read]]
-
     def _is_read_again(self, use: _Use, first_of: dict[str, int]) -> bool:
         """Whether a use has a read of its own. It has the first read's value if the variable is written in between."""
         position = self.step.position
         if self.uses[first_of[use.read]] is use:
             return False
         return not any(
-            position[use.read] < position[other] < position[use.first] and other in self.step.writers
+            position[use.read] < position[other] < position[use.readers[0]] and other in self.step.writers
             for other in self.step.touching[self.variable_of[use.read]]
         )
 
@@ -149,6 +144,6 @@ class _Gathers:
         copy, node = f"{name}/use_{number}", self.step.nodes[name]
         if copy not in self.editor:
             inputs = [self._own(each, number) for each in node.input]
-            inputs += self._anchor(number, self.uses[number].first) if name in self.variable_of else []
+            inputs += self._anchor(number, self.uses[number].readers[0]) if name in self.variable_of else []
             self.editor.copy_captured(node, copy, inputs)
         return naming.tensor(copy, output)
