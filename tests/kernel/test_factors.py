@@ -102,6 +102,21 @@ def test_a_factor_of_several_products_travels_once():
     assert joined.op == "ConcatV2" and joined.attr["N"].i == 5, "x, three gradients of outputs, and one input between"
 
 
+def test_what_reads_gathered_weights_and_a_gradient_has_the_gradient_from_its_owner():
+    variables = {"kernel": tf.Variable(tf.ones((5, 4), "float64"), name="kernel")}
+
+    def step(tracer, x):
+        _, gradients = gradients_of(variables, x, lambda given, x: tf.reduce_mean(tf.square(x @ given["kernel"])))
+        decayed = {"kernel": gradients["kernel"] + variables["kernel"]}
+        tracer.apply(decayed, descend(variables))
+        return [tf.reduce_sum(decayed["kernel"])]
+
+    item = _weighted(capture(trace(step, variables, (tf.TensorSpec((None, 5), tf.float64, "x"),))))
+    nodes = build(item, placed_on(item, replace(OF_SHARDS, weights="gathered"), 1, 1), examples=8).graph_def.node
+    reads = {name for node in nodes if "update/replica0/" in node.name for name in node.input if "reduced/" in name}
+    assert {name.split("/")[1] for name in reads} == {f"server_10.0.0.{host}_CPU_0" for host in (1, 2)}
+
+
 def test_batches_of_known_sizes_need_no_numbers_of_examples():
     item = _weighted(_item())
     graph = build(item, placed_on(item, SENDING, 1, 1), sizes=(5, 3), examples=8).graph_def

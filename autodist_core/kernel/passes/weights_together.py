@@ -10,7 +10,6 @@ All begin when the first of them may (`kernel/splitting/gathers.py`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
 import tensorflow as tf
@@ -36,6 +35,7 @@ class _Part:
     read: str
     sent: str
     shape: tuple[int, ...]
+    dtype: tf.DType
 
 
 class WeightsTogether(Kernel):
@@ -59,9 +59,8 @@ class WeightsTogether(Kernel):
 
 def _together(draft: Draft) -> Iterator[tuple[tf.DType, list[_Part]]]:
     """Yield the parts of consecutive weights of one type that have the same owners."""
-    type_of = partial(output_type, draft.step)
-    kinds = grouped(_gathers(draft), lambda parts: (type_of(parts[0].sent), frozenset(part.owner for part in parts)))
-    for (dtype, _), gathers in kinds.items():
+    of_owners = grouped(_gathers(draft), lambda parts: (frozenset(part.owner for part in parts), parts[0].dtype))
+    for (_, dtype), gathers in of_owners.items():
         sizes = [sum(prod(part.shape) * dtype.size for part in parts) for parts in gathers]
         for group in packing.filled(sizes, TOGETHER_BYTES):
             if len(group) > 1:
@@ -86,7 +85,7 @@ def _gathers(draft: Draft) -> Iterator[list[_Part]]:
             if not uses.issuperset(each for each in draft.editor[first.copy_of(read)].input if naming.is_control(each)):
                 break
             owner, shape = draft.editor[first.copy_of(sent)].device, tuple(step.variables[shards[0]].shape)
-            parts.append(_Part(name, owner, read, sent, shape))
+            parts.append(_Part(name, owner, read, sent, shape, output_type(step, sent)))
         else:
             if parts:
                 yield parts

@@ -38,7 +38,9 @@ def reduced_for(draft: Draft, gradient: Gradient, owner: Owner) -> Rows:
     """
     key = (*gradient.key, owner.name)
     if key not in draft.reduced:
-        draft.reduced[key] = _gather(draft, gradient, owner)
+        # Only the owners of the variable get the factors of all replicas.
+        home, travels = draft.placement.owner_of[gradient.variable], gradient.key in draft.products.travelling
+        draft.reduced[key] = draft.reduced[*gradient.key, home] if travels else _gather(draft, gradient, owner)
     return draft.reduced[key]
 
 
