@@ -52,6 +52,10 @@ WITH_OPTIMIZER = {
 }  # fmt: skip
 """Folders for which it is off but in these modules: what is computed is tested with it there and in other folders."""
 
+LONG_FILE = "tests/long.txt"
+LONG = {line for line in Path(__file__).with_name("long.txt").read_text().splitlines() if not line.startswith("#")}
+"""Names of tests, of all combinations or of one, that only `make test-long` runs."""
+
 # What a shell puts into the background ignores Ctrl-C, and so would every program that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -77,8 +81,12 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """Warnings are errors, except for the one that is Keras's own; combinations that `quick` does not name are long."""
-    named, there = {}, defaultdict(set)
+    named, there, files = {}, defaultdict(set), {item.nodeid.partition("::")[0] for item in items}
+    listed = {name for name in LONG if name.partition("::")[0] in files}
     for item in items:
+        if names := listed & {item.nodeid, item.nodeid.partition("[")[0]}:
+            item.add_marker(pytest.mark.long)
+            there[LONG_FILE].update(names)
         if folder_of(item.path) in NUMERIC | {"cluster"}:
             item.add_marker(pytest.mark.filterwarnings(OF_KERAS))
         if quick := item.get_closest_marker("quick"):
@@ -95,7 +103,7 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=list(left))
     # Where a part of a file was asked for, others may be missing for that.
     if not any("::" in argument for argument in config.args):
-        refuse_unknown_combinations(named, there)
+        refuse_unknown_combinations(named | {LONG_FILE: listed}, there)
 
 
 def has_combinations(item) -> bool:
@@ -104,10 +112,10 @@ def has_combinations(item) -> bool:
 
 
 def refuse_unknown_combinations(named, there):
-    """A name in `quick` that no combination has would leave that combination to the long tests, unseen."""
+    """A wrong name in `quick` would leave a combination to the long tests unseen, one in the list to `make test`."""
     for test, names in named.items():
         if unknown := sorted(names - there[test]):
-            raise pytest.UsageError(f"{test}: quick names {unknown}. The combinations are {sorted(there[test])}.")
+            raise pytest.UsageError(f"{test} names {unknown}, and some that are there are {sorted(there[test])[:20]}.")
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 COMMANDS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
 def test_the_help_of_a_command_has_each_option_with_its_default(path):
     command = [sys.executable, str(path), "--help"]
@@ -26,7 +25,6 @@ def test_the_help_of_a_command_has_each_option_with_its_default(path):
     assert len(options) == path.read_text().count("    option(parser, ")
 
 
-@pytest.mark.long
 def test_a_quick_run_measures_all_contenders(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "bench.py"), "--quick", "--only", "one_machine"]
     command += ["--models", "one_layer", "--out", str(tmp_path)]
@@ -39,7 +37,6 @@ def test_a_quick_run_measures_all_contenders(tmp_path):
     assert result["times"][0]["ms"]["two"] == [rows["two"]["ms"]]
 
 
-@pytest.mark.long
 def test_a_peer_and_this_project_take_turns_over_hosts(network_is_possible):
     command = [sys.executable, str(BENCHMARKS / "hosts.py"), "--models", "one_layer", "--rounds", "2", "--steps", "2"]
     command += ["--peers", "multi_worker", "--bf16", "--json"]
@@ -49,7 +46,6 @@ def test_a_peer_and_this_project_take_turns_over_hosts(network_is_possible):
     assert all(len(values) == 2 and min(values) > 0 for values in times.values())
 
 
-@pytest.mark.long
 def test_the_parts_of_a_step_on_the_wire_are_those_of_its_bytes(network_is_possible):
     command = [sys.executable, str(BENCHMARKS / "wire.py"), "--models", "mlp", "--steps", "4"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
@@ -68,7 +64,6 @@ def test_the_parts_of_a_step_on_the_wire_are_those_of_its_bytes(network_is_possi
     assert (carried, last) == (pytest.approx(8 * gradients / 0.957, rel=0.01), after)
 
 
-@pytest.mark.long
 def test_data_that_the_machines_keep_is_faster_than_data_that_is_fed(network_is_possible):
     command = [sys.executable, str(BENCHMARKS / "data.py"), "--rounds", "2", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
@@ -78,7 +73,6 @@ def test_data_that_the_machines_keep_is_faster_than_data_that_is_fed(network_is_
     assert max(min(times["pipeline"]), min(times["followed"])) < min(times["fed"])
 
 
-@pytest.mark.long
 def test_calls_of_one_step_cost_less_than_twice_the_steps_of_one_call():
     command = [sys.executable, str(BENCHMARKS / "calls.py"), "--hosts", "1", "--rounds", "3", "--json"]
     ended = subprocess.run([*command, "--strategies", "PS"], capture_output=True, text=True, timeout=280, check=True)

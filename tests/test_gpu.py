@@ -24,7 +24,6 @@ def failures(result: dict) -> list[str]:
 
 
 @pytest.mark.gpu
-@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_on_a_gpu(part: str, tmp_path: Path):
     import tensorflow as tf
@@ -36,7 +35,6 @@ def test_a_part_on_a_gpu(part: str, tmp_path: Path):
     assert result["cards"] and result["findings"]
 
 
-@pytest.mark.long
 def test_all_parts_run_without_a_gpu_and_say_what_was_not_run(tmp_path: Path):
     status, result = check(tmp_path, "--device", "cpu", "--tiny", "--seconds", "270")
     assert not failures(result) and status == 0
@@ -51,7 +49,6 @@ def test_all_parts_run_without_a_gpu_and_say_what_was_not_run(tmp_path: Path):
     assert result["versions"]["tensorflow"] and set(result["seconds"]) == set(PARTS)
 
 
-@pytest.mark.long
 def test_a_part_without_an_end_fails_and_is_kept(tmp_path: Path):
     status, result = check(tmp_path, "--device", "cpu", "--only", "right", "speed", "--seconds", "11")
     assert status == 1

@@ -57,13 +57,11 @@ def run(name: str, folder: Path, kernel: str) -> str:
     return printed
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", [path.name for path in NOTEBOOKS if path.name != "several_machines.ipynb"])
 def test_a_notebook_runs(name, tmp_path, this_python):
     assert run(name, tmp_path / "work", this_python)
 
 
-@pytest.mark.long
 def test_the_notebook_of_several_machines_runs(make_network, tmp_path, this_python, monkeypatch):
     network = make_network(2)
     monkeypatch.setenv("HOME", str(network.home))

@@ -16,7 +16,6 @@ FLOAT32 = 1e-5
 """For BayesFlow, which casts to float32: 4.3e-6 was measured, in a bias of an output layer."""
 
 
-@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # the packages warn of each other
 @pytest.mark.parametrize("name", programs.NAMES)
 def test_it_equals_one_device(name, tmp_path, monkeypatch, caplog):

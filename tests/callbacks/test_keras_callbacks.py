@@ -199,7 +199,6 @@ def _loaded(path: Path) -> dict:
     return {**named(model.weights), **named(model.optimizer.variables)}
 
 
-@pytest.mark.long
 def test_backups_of_steps_and_broken_files(folders):
     def program(front, model):
         folder = next(folders)
@@ -226,7 +225,6 @@ def test_backup_and_restore_continues(folders):
     assert outcome.result["epochs/0"] == 2
 
 
-@pytest.mark.long
 def test_the_progress_bar_is_kerass(capsys):
     texts = []
 
@@ -265,7 +263,6 @@ def _swapped(front, model):
     return outcomes, error_of(lambda: _fit(front, CALLBACKS.SwapEMAWeights()))
 
 
-@pytest.mark.long
 def test_averages_of_weights_in_their_place():
     result = assert_equal_training(DENSE, _swapped, optimizer="sgd").result
     assert str(result["1"]).startswith("ValueError: SwapEMAWeights must be used when")
@@ -299,7 +296,6 @@ class Summarized(keras.layers.Layer):
         return x
 
 
-@pytest.mark.long
 def test_tensorboard(folders, tmp_path):
     """Images and graphs, a schedule's rates, a profile and a projector; a summary that the step writes is refused."""
     pytest.importorskip("tensorboard", reason="TensorFlow writes summaries with the tensorboard package only")
@@ -348,7 +344,6 @@ def test_tensorboard(folders, tmp_path):
                 callback.on_train_end()  # as Keras does not where a step raises
 
 
-@pytest.mark.long
 def test_orbax_checkpoints(tmp_path):
     """Saved distributed and loaded plain, and the other way round, optimizer included."""
     pytest.importorskip("orbax.checkpoint", reason="`make test-packages` installs it")

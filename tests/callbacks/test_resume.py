@@ -144,7 +144,6 @@ def test_callbacks_go_on(tmp_path: Path):
     assert_equally_trained(expected, found, tolerance=0.0)
 
 
-@pytest.mark.long
 def test_several_batches_in_one_execution(tmp_path: Path):
     case = partial(build, steps_per_execution=4)
     assert_equally_trained(train(None, case=case), interrupted(tmp_path, (1, 2), case=case), tolerance=0.0)
@@ -174,7 +173,6 @@ def test_what_compressors_keep(tmp_path: Path, caplog):
     assert "The compressors start anew" in caplog.text
 
 
-@pytest.mark.long
 def test_another_strategy_and_another_cluster(tmp_path: Path):
     settings = [
         {"replicas": 2, "strategy": "AllReduce"}, {"replicas": 3, "strategy": "PartitionedPS"}, {"replicas": 1},

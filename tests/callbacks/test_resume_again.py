@@ -243,7 +243,6 @@ class Epochs(keras.callbacks.Callback):
         self.count += 1
 
 
-@pytest.mark.long
 def test_a_callback_that_an_interrupted_fit_has_changed(tmp_path: Path):
     """In a notebook it is in the next `fit`, too: what was no state yet is as it was before the first one."""
     counts = Epochs()

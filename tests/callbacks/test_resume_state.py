@@ -128,7 +128,6 @@ def test_a_layer_that_is_built_late_gets_its_own_values(source: Any, tmp_path: P
     assert_resumed(tmp_path, built_late, source=source)
 
 
-@pytest.mark.long
 def test_the_metrics_after_a_complete_training_that_is_not_run_again(tmp_path: Path, monkeypatch):
     """The next `evaluate` begins with metrics of its own. Variables that are not the model's have their values, too."""
     from autodist_keras.callbacks.resume import resumable_fit
@@ -240,7 +239,6 @@ def test_functions_that_hold_values_are_named(caplog):
     assert "on_epoch_end" not in caplog.text
 
 
-@pytest.mark.long
 def test_averages_that_a_callback_swaps_in_a_longer_training(tmp_path: Path):
     """The complete training goes on as by a second `fit`."""
     def case() -> tuple[Any, ...]:

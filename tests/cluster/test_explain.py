@@ -13,7 +13,6 @@ from tests.support.compare import assert_same, named
 from tests.support.models import DENSE, dense_data
 
 
-@pytest.mark.long
 def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tmp_path, known_hosts, nothing_stays):
     spec, data, path = network.pair(1, 2), dense_data(), tmp_path / "steps.json.gz"
     addresses = [node["address"] for node in spec["nodes"]]
@@ -40,7 +39,6 @@ def test_each_host_has_the_parts_of_a_step_and_one_timeline_has_both(network, tm
         assert fed in f"{hosts.front.explain(steps=4)}\n"
 
 
-@pytest.mark.long
 def test_waiting_for_the_dataset_of_a_machine_is_input(network, known_hosts, nothing_stays):
     """To make a batch takes each machine much longer than to compute on it."""
     spec = network.pair()

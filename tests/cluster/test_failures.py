@@ -106,7 +106,6 @@ def test_a_lost_node_ends_the_fit_and_what_was_trained_is_kept(network, how, str
     assert threading.active_count() <= threads + 2
 
 
-@pytest.mark.long
 def test_after_a_restart_that_was_given_up_the_next_fit_works(network, monkeypatch):
     monkeypatch.setattr(fleet, "RESTART_SECONDS", 1.0)
     monkeypatch.setenv("AUTODIST_DEADLINES", "connect=2")
@@ -122,7 +121,6 @@ def test_after_a_restart_that_was_given_up_the_next_fit_works(network, monkeypat
         assert int(hosts.model.optimizer.iterations.numpy()) == kept + PER_EPOCH
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "on_failure, builder", [("restart", "PS"), ("shrink", "AllReduce"), ("restart", FACTORS), ("shrink", FACTORS)]
 )
@@ -227,7 +225,6 @@ def test_a_node_that_is_lost_between_calls_is_named_with_what_is_kept(network, m
         assert_same(after_steps(5), trained(hosts.model).state)
 
 
-@pytest.mark.long
 def test_replicas_that_run_ahead_go_on_after_a_loss(network):
     threads = threading.active_count()
     with OverHosts(DENSE, network.spec(), on_failure="restart", lost_after=LOST_AFTER) as hosts:
@@ -239,7 +236,6 @@ def test_replicas_that_run_ahead_go_on_after_a_loss(network):
     assert threading.active_count() <= threads + 2
 
 
-@pytest.mark.long
 def test_a_node_without_memory_is_named_and_what_was_trained_is_kept(network):
     host = network.hosts[2]
     with OverHosts(DENSE, network.spec(), lost_after=LOST_AFTER) as hosts:
@@ -294,7 +290,6 @@ def test_an_error_of_the_step_on_a_worker_is_the_users_and_ends_nothing_else(net
         assert (agents(network.hosts[1]) == servers) == survives
 
 
-@pytest.mark.long
 def test_a_silent_host_is_awaited_by_name_before_it_is_lost(network, caplog):
     """The cut is mended after the host was named, and the training ends as it would have."""
     host = network.hosts[1]
@@ -322,7 +317,6 @@ def test_a_silent_host_is_awaited_by_name_before_it_is_lost(network, caplog):
     assert re.fullmatch(rf"waiting for 1 of 2 machines to answer: {host.address} \([56] s of 60\)", said)
 
 
-@pytest.mark.long
 def test_the_compressors_go_on_after_a_node_was_left_out(network, caplog):
     """What they keep is the strategy's without the node; a session that is opened later takes it up."""
     with OverHosts(DENSE, network.spec(), on_failure="shrink", lost_after=LOST_AFTER) as hosts:

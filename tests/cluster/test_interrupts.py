@@ -48,7 +48,6 @@ def test_an_interrupt_ends_the_fit_and_the_next_one_works_and_a_killed_chief_lea
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in own))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("way", ["waiting", "ahead", "apart"])
 def test_interrupted_again_and_again(network, way):
     """Replicas that wait for each other take their rows from data pipelines on the machines."""

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.over_hosts import nothing_left
 from tests.support.compare import TOLERANCE
 from tests.support.programs import printed_by
@@ -22,7 +20,6 @@ def assert_equal(case: str, folder: Path, spec: str = "", **variables: str) -> N
     assert found["peak"] < PEAK
 
 
-@pytest.mark.long
 def test_it_trains_and_goes_on_and_plain_keras_loads_its_checkpoint(tmp_path: Path):
     for case in ("begin", "resume", "load"):
         assert_equal(case, tmp_path)
@@ -30,14 +27,12 @@ def test_it_trains_and_goes_on_and_plain_keras_loads_its_checkpoint(tmp_path: Pa
         path.unlink()
 
 
-@pytest.mark.long
 def test_it_trains_over_two_hosts(network, tmp_path: Path):
     spec = json.dumps(network.pair())
     assert_equal("hosts", tmp_path, spec, HOME=str(network.home))
     assert nothing_left(network) == []
 
 
-@pytest.mark.long
 def test_a_training_over_two_hosts_that_is_killed_twenty_times(network, tmp_path: Path):
     """By SIGKILL at random moments: the program, its agent here, the agent there. Each start has agents of its own."""
     cluster = json.dumps((network.pair(), network.hosts[1].pid))

@@ -118,7 +118,6 @@ def test_a_host_without_the_package_or_what_it_needs(network, isolated, missing,
     )
 
 
-@pytest.mark.long
 def test_an_agent_that_never_answers(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_DEADLINES", "answer=3")
     tool(network.hosts[1], "python", "sleep 30; true")

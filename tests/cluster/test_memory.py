@@ -160,7 +160,6 @@ def growth_of_memory():
         watcher.join()
 
 
-@pytest.mark.long
 def test_a_huge_table_is_never_whole_in_the_program(network, monkeypatch, tmp_path):
     for module in (on_disk, huge_files):
         monkeypatch.setattr(module, "HUGE_BYTES", HUGE)

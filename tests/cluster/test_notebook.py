@@ -60,7 +60,6 @@ def run(client, code, interrupt=None):
             return "".join(printed)
 
 
-@pytest.mark.long
 def test_a_notebook_trains_is_interrupted_trains_again_and_ends(network, kernel, known_hosts, nothing_stays):
     manager, client = kernel
     run(client, f"import os; os.environ['HOME'] = {str(network.home)!r}")

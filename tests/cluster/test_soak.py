@@ -58,7 +58,6 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, tuple[
     }
 
 
-@pytest.mark.long
 def test_hundreds_of_fits_leave_everything_as_it_was(network, known_hosts):
     data = dense_data(24)
     with OverHosts(DENSE, network.pair()) as hosts:
@@ -72,7 +71,6 @@ def test_hundreds_of_fits_leave_everything_as_it_was(network, known_hosts):
     assert grown(before, after) == {}
 
 
-@pytest.mark.long
 def test_clusters_that_come_and_go_leave_nothing(network, known_hosts):
     data = dense_data(24)
     counts = []
@@ -86,7 +84,6 @@ def test_clusters_that_come_and_go_leave_nothing(network, known_hosts):
     until(lambda: all(open_here()[what] <= count for what, count in counts[0].items()))
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("float64")
 def test_many_agents_train_for_long_as_one_device(make_network, monkeypatch):
     """The processes of all hosts share the cores, so a step waits until each of them has had its turn."""

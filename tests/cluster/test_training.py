@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("float64", "known_hosts", "nothing_stays")
 HOSTS = 2
 
 
-@pytest.mark.long
 def test_every_builder_over_two_uneven_hosts_by_small_messages(network, monkeypatch):
     """Large variables travel by their rows, and several small ones in a message."""
     monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
@@ -102,7 +101,6 @@ def test_bounded_staleness_and_asynchrony_train_over_hosts(network, builder: PS)
         assert losses[-1] < 0.9 * losses[0]
 
 
-@pytest.mark.long
 def test_hosts_are_reached_over_ipv6_by_small_messages(network, monkeypatch):
     """The kernel of the first layer has more bytes than a message may have, and travels by its rows."""
     monkeypatch.setattr(transfers, "PIECE_BYTES", 300)
@@ -140,7 +138,6 @@ assert_same(*({str(at): value for at, value in enumerate(end.values())} for end 
 """
 
 
-@pytest.mark.long
 def test_other_hosts_use_onednn_where_the_program_does(network):
     """The session fuses operations as the program's host can compute them; here they do not choose oneDNN alike."""
     done = subprocess.run(

@@ -42,7 +42,6 @@ def refused(target, job):
             return str(error)
 
 
-@pytest.mark.long
 def test_two_trainings_on_the_same_hosts_and_ports(network, known_hosts, monkeypatch):
     monkeypatch.setenv("AUTODIST_PORTS", "24000-24003")
     before, together = running(network), threading.Barrier(2, timeout=60)

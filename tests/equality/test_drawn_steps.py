@@ -53,7 +53,6 @@ def test_a_step_by_chance_equals_one_device(seed: int):
         raise
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("choices", DIFFERED.values(), ids=DIFFERED)
 def test_what_once_differed_equals_one_device(choices: Drawn):
     _check(choices)

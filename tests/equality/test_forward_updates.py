@@ -38,14 +38,12 @@ def _spectral() -> keras.Model:
     return ready(keras.Model(x, Decaying(1, name="out")(shared(shared(hidden)))), "adam", "mse", metrics=["mae"])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_every_builder(builder: str):
     """The last batch of an epoch leaves replicas without examples, whose weights change likewise."""
     assert_equal_training(_spectral, everything, strategy=builder, replicas=3)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("strategy", [None, PS(staleness=2)], ids=["shared", "staleness"])
 def test_shared_memory_and_replicas_that_may_run_ahead(strategy):
     """One memory is written once; replicas stay in step where the forward pass writes weights."""
@@ -80,7 +78,6 @@ def test_weights_that_are_clipped_after_the_update(builder: str):
     assert_equal_training(build, data=dense_data(), strategy=builder, replicas=3)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("builder", ["AllReduce", "PS", "PartitionedPS"])
 def test_an_adversary_with_such_a_critic(builder: str):
     def build():

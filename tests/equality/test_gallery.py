@@ -77,7 +77,6 @@ def test_it_equals_one_device(name: str):
     assert_equally_trained(expected, actual, FLOAT32.get(name, TOLERANCE))
 
 
-@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Model doesn't support `jit_compile=True`")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_equals_one_device_under_xla(name: str):
@@ -111,7 +110,6 @@ WHERE = {
 """The layer that draws, or else the operations."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_plan_says_where_each_replica_draws_its_own_numbers(name: str):
     draws = f"not exact: each replica draws its own random numbers in {WHERE[name]}; replica 0 draws the numbers of"
@@ -125,7 +123,6 @@ COUPLED = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", COUPLED)
 def test_without_the_whole_batch_the_plan_says_what_couples_examples(name: str):
     arguments, where = COUPLED[name]

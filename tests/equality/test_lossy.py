@@ -55,7 +55,6 @@ def _losses_of_one_device() -> np.ndarray:
     return np.array(_fit(_compiled(), 40, *_data()))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "builder, first, last",
     [(CAST, 1e-3, 1e-3), (FEEDBACK, 1e-3, 1e-3), (COARSE, 1e-2, 1e-2), (POWER, 0.2, 0.05)],

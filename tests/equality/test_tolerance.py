@@ -22,7 +22,6 @@ def test_the_order_of_rows_within_a_batch_is_far_below_the_tolerance(reference: 
     assert 0 < worst_error(plain(reference), permuted) < NOISE
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("optimizer", [o.name for o in OPTIMIZERS if o.name != "adam"])
 def test_no_optimizer_amplifies_rounding_up_to_the_tolerance(optimizer: str):
     permuted = train_plain(DENSE, optimizer=optimizer, data=permuted_within_batches(DENSE.data()))

@@ -38,7 +38,6 @@ def batch(examples):
     return np.ones((examples, 64), "float32"), np.ones((examples, 2), "float32")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["tables", "cnn"])
 def test_the_forecast_is_close_to_the_measured_peak(name):
     # oneDNN's pool would keep what is freed, so that an idle process looked large.
@@ -61,7 +60,6 @@ def test_activations_grow_with_the_batch_and_the_state_does_not():
     assert 3 * 1024 <= (large.activations - small.activations) / 1024 <= 9 * 1024
 
 
-@pytest.mark.long
 def test_a_step_that_does_not_fit_is_said_with_a_batch_that_would(monkeypatch, caplog):
     monkeypatch.setattr(needs, "available", lambda name, here, held=0: 8 << 20)
     caplog.set_level(logging.WARNING, "autodist")

@@ -115,7 +115,6 @@ def test_other_sizes_than_the_model_has_are_refused_after_a_fit():
         front.fit(x, y, **QUIET)
 
 
-@pytest.mark.long
 def test_a_closed_wrapper_starts_anew_from_the_models_state():
     data, model = dense_data(), compiled(DENSE)
     front = distributed(model)

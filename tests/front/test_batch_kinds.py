@@ -140,7 +140,6 @@ def _single_calls(front: Any, model: keras.Model) -> Any:
     }
 
 
-@pytest.mark.long
 def test_single_batches_and_whole_tensors_give_the_numbers_of_one_device():
     assert_equal_training(KINDS["sparse"][0], _single_calls, strategy="PS", replicas=3)
 
@@ -178,7 +177,6 @@ def _adapted_between_fits(front: Any, model: keras.Model) -> Any:
     return results
 
 
-@pytest.mark.long
 def test_what_a_layer_learns_between_two_fits_counts_from_the_next_one():
     assert_equal_training(_adapting, _adapted_between_fits, strategy="PS", replicas=3)
 
@@ -262,7 +260,6 @@ def test_a_step_that_logs_a_ragged_tensor_is_refused():
         front.fit(_dataset(KINDS["ragged"][1]), shuffle=False, verbose=0)
 
 
-@pytest.mark.long
 def test_plan_and_verify_take_them():
     make, x = KINDS["ragged"]
     with distributed(seeded(make), strategy="PS", replicas=3) as front:

@@ -74,7 +74,6 @@ def test_lists_and_dicts_of_inputs_in_a_dataset(name: str):
     assert_equal_training(reference, program, replicas=3)
 
 
-@pytest.mark.long
 def test_sequences_whose_length_changes_from_batch_to_batch():
     reference = ReferenceModel(
         "any_length",

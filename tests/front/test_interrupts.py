@@ -17,7 +17,6 @@ from tests.support.programs import printed_by
 from tests.support.training import compiled, distributed
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("way, interrupts", [("ahead", 40), ("waiting", 40), ("apart", 40)])
 def test_interrupted_again_and_again(way: str, interrupts: int):
     printed_by("interrupted", interrupts, way)

@@ -186,7 +186,6 @@ def _several_steps(front, model):
     return outcomes, seen.calls
 
 
-@pytest.mark.long
 def test_several_steps_in_one_execution():
     assert_equal_training(DENSE, _several_steps)
 
@@ -219,7 +218,6 @@ def _broken(index):
     return _batch(index)
 
 
-@pytest.mark.long
 def test_python_datasets():
     assert_equal_training(DENSE, _sources, optimizer="sgd")
 
@@ -326,7 +324,6 @@ PACKAGES = {
 
 
 @ENDS
-@pytest.mark.long
 @pytest.mark.parametrize("package", PACKAGES)
 def test_data_of_other_packages(package: str):
     module = pytest.importorskip(package, reason=f"`make test-packages` installs {package}")

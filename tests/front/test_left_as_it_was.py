@@ -29,7 +29,6 @@ class Refuses(AllReduce):
         raise StrategyError("none for this model")
 
 
-@pytest.mark.long
 def test_a_refused_fit_leaves_the_session_of_an_evaluation():
     model, data = compiled(DENSE), even_data()
     with distributed(model, strategy=Refuses(), share_memory=True) as front:
@@ -123,7 +122,6 @@ class Interrupted(PS):
         return super().build(graph_item, resource_spec)
 
 
-@pytest.mark.long
 def test_ctrl_c_while_a_training_is_built():
     model = compiled(DENSE)
     with distributed(model, strategy=Interrupted()) as front:
@@ -182,7 +180,6 @@ class Drawn(StrategyBuilder):
         return self.built[-1]
 
 
-@pytest.mark.long
 def test_a_strategy_is_built_once_for_the_plan_and_the_training():
     builder, data, model = Drawn(), even_data(), compiled(DENSE)
     with distributed(model, strategy=builder) as front:

@@ -114,7 +114,6 @@ def test_a_stage_that_takes_long_says_what_is_done_while_it_goes_on(capsys):
     assert not capsys.readouterr().err
 
 
-@pytest.mark.long
 def test_a_capture_that_takes_long_says_so(capsys):
     def slow(x):
         """Takes long to trace, and nothing to run."""

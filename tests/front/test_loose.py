@@ -111,7 +111,6 @@ def test_asynchronous_updates_are_each_replicas_own_and_none_is_lost(builder):
     assert_same({"kernel": expected.get_weights()[0]}, {"kernel": model.get_weights()[0]})
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("builder", [PS(staleness=2), PS(sync=False)], ids=["ahead", "apart"])
 def test_metrics_are_of_all_examples_and_training_converges(builder):
     reference = BY_NAME["embedding"]

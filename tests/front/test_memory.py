@@ -94,7 +94,6 @@ def _graphs() -> set[int]:
     return {id(found) for found in gc.get_objects() if isinstance(found, FuncGraph)}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("build", [_with_custom_gradient, _own_step])
 def test_nothing_of_a_trained_model_stays(build):
     def train() -> list[weakref.ref]:

@@ -104,7 +104,6 @@ def test_models_that_share_layers_train_and_look_within_each_others_fit(builder,
     assert_same_numbers(program, strategy=builder, share_memory=shares)
 
 
-@pytest.mark.long
 def test_a_model_that_is_compiled_while_it_trains_keeps_no_function_of_before():
     """The model's own `compile` is refused then; the class's cannot be."""
     plain, model = compiled(DENSE), compiled(DENSE)
@@ -291,7 +290,6 @@ def test_the_plain_models_methods_in_other_threads_and_verify_are_refused_while_
     assert model.predict(DATA.x, verbose=0).shape == (len(DATA.x), 1)
 
 
-@pytest.mark.long
 def test_a_function_is_traced_on_a_weight_that_another_thread_was_shown():
     model, plain, seen = compiled(DENSE), compiled(DENSE), []
     kernel = model.layers[0].kernel

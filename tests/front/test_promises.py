@@ -100,7 +100,6 @@ COUPLED = {
 }
 
 
-@pytest.mark.long
 def test_losses_that_compare_examples_are_named():
     model, data = seeded(headed(COUPLED)), dense_data(16)
     losses = {name: loss(name=name) for name, (loss, _) in COUPLED.items()}

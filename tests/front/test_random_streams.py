@@ -62,7 +62,6 @@ def test_the_second_replica_draws_numbers_of_its_own(form: str):
         assert np.abs(second - np.mean(first)).max() < 3 * np.ptp(first)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"share_memory": True}], ids=["apart", "shared"])
 def test_numbers_repeat_from_one_seed(options):
     expected, actual = _on_replicas(), _on_replicas(again=True, **options)

@@ -60,7 +60,6 @@ def test_weights_files_in_the_middle_of_a_training(tmp_path: Path):
         assert_same(flat(first), flat(_fit(front, reference)), tolerance=0.0)
 
 
-@pytest.mark.long
 def test_weights_files_and_backups_under_another_strategy(tmp_path: Path):
     """Saved by two replicas; continued in plain Keras, and by three replicas with a server, optimizer included."""
     path, backup = tmp_path / "first.weights.h5", keras.callbacks.BackupAndRestore
@@ -94,7 +93,6 @@ def test_an_exported_model_predicts_what_the_replicas_predict(tmp_path: Path):
     assert_same({"outputs": expected}, {"outputs": served})
 
 
-@pytest.mark.long
 def test_state_as_a_tree_and_what_else_a_trainer_tells():
     """Read within a `fit`; given back, and trained on. A loss without state is the same number."""
 

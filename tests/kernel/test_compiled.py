@@ -37,7 +37,6 @@ def test_compiled_replicas_train_as_plain_keras_under_xla(case, strategy: str, r
     assert_equal_training(case.compiled_with(_with_xla), strategy=strategy, replicas=replicas, epochs=2)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", [each for each in MODELS if each.reference is None], ids=str)
 def test_every_model_trains_as_plain_keras_under_xla(case):
     for replicas in (1, 2):
@@ -46,7 +45,6 @@ def test_every_model_trains_as_plain_keras_under_xla(case):
         )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_updates_as_in_plain_keras_under_xla(name):
     case = REFERENCES[name].compiled_with(_with_xla)

@@ -89,7 +89,6 @@ def cases(draw: Any) -> tuple[str, int, Strategy, list[int], int]:
     return name, replicas, Strategy(message), sizes, draw(st.integers(0, 1000))
 
 
-@pytest.mark.long
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_any_valid_strategy_equals_one_device(case: tuple):

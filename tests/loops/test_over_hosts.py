@@ -132,7 +132,6 @@ def on_one_device(count: int) -> dict:
     return flat(values(net.variables, momentum, [steps]))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
 def test_a_lost_host_ends_the_loop_and_what_was_trained_is_kept(network, strategy: str, caplog):
     host, batch = network.hosts[1], examples(13)
@@ -201,7 +200,6 @@ def same_as_one_device(net: Net, count: tf.Variable) -> int:
     return steps
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["PS", "AllReduce"])
 def test_run_over_uneven_hosts_after_a_lost_host_and_after_ctrl_c(network, strategy: str, caplog):
     host, turns = network.hosts[1], []

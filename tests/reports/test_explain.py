@@ -97,7 +97,6 @@ def _middle_mean(seconds):
     return float(np.mean(ordered[quarter : len(ordered) - quarter]))
 
 
-@pytest.mark.long
 def test_arithmetic_is_what_takes_the_time_of_a_large_model():
     x, y = np.ones((512 * 50, 5)), np.zeros((512 * 50, 1))
     model = _model(400, 5)
@@ -123,7 +122,6 @@ with DistributedModel(model, ResourceSpec.local(cpus=2)) as dm:
 """
 
 
-@pytest.mark.long
 def test_tensorflow_says_once_that_its_profiler_runs():
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)

@@ -198,7 +198,6 @@ def test_a_chief_that_is_not_this_machine(network, tmp_path):
     )
 
 
-@pytest.mark.long
 def test_every_fault_at_once_and_the_others_are_measured(make_network, tmp_path):
     network = make_network(7)
     _, one, off, slow, bare, other, apart = network.hosts

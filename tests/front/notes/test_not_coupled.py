@@ -6,7 +6,6 @@ batch axis was not lost on the way.
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 from keras import layers, ops
 
@@ -168,7 +167,6 @@ def _require_centred_alone(notes):
     assert [note.partition(",")[0] for note in notes] == ["not exact: in layer 'centred'"], notes
 
 
-@pytest.mark.long
 def test_layers():
     """All of them side by side in one model of four inputs, so that one plan names what is behind each of them."""
     given = [SEQUENCES, IMAGES, FEATURES, WORDS]
