@@ -79,7 +79,7 @@ class Trial:
     >>> trial = Trial.of(item, spec, 1024)
     >>> for each in trial.compared(USUAL)[:3]:
     ...     print(f"{each.name:22} {1e3 * each.prediction.step:.0f} ms")
-    UnevenPartitionedPS    298 ms
+    UnevenPartitionedPS    299 ms
     Parallax               299 ms
     PartitionedPS          343 ms
     """

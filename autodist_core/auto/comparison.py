@@ -22,7 +22,7 @@ def comparison(item: GraphItem, spec: ResourceSpec, examples: int) -> str:
     >>> print(*comparison(item, spec, 64).splitlines()[:3], sep="\\n")
     predicted ms of a step of 64 examples on 2 replicas
                                          step  compute     wire   update     back  examples/s
-    Parallax                             30.2     25.6      3.5      1.1      0.0        2121
+    Parallax                             30.0     25.6      3.3      1.1      0.0        2134
     """
     trial = trial_of(item, spec, examples)
     head = f"predicted ms of a step of {amount(examples, 'example')} on {amount(len(spec.replica_devices), 'replica')}"

@@ -9,14 +9,14 @@ from autodist_core import GraphItem, ResourceSpec, StrategyCompiler, Variable
 from autodist_core.auto.charges import INTERVALS, Charging
 from autodist_core.auto.choosing import USUAL, Trial
 from autodist_core.auto.prediction import BACK, COMPUTE, PARTS, UPDATING, WIRE, predict
-from autodist_core.auto.profiles import FORWARD, HANDLING, LATENCY, RING, UPDATE, ClusterProfile, ModelProfile
+from autodist_core.auto.profiles import FORWARD, HANDLING, LATENCY, PEER, RING, UPDATE, ClusterProfile, ModelProfile
 from autodist_core.plan.headline import bytes_of_links
 from autodist_core.strategy import PS, AllReduce, Parallax, PartitionedPS, PSLoadBalancing, Sharded
 from tests.planning import cases
 
 KERNEL = GraphItem((Variable("kernel", (1000, 1000), "float32"),))
 RATE = 1e9 / 8 * 0.957
-CALL = READY = 2 * LATENCY
+CALL = 2 * LATENCY
 
 
 def machines(count, **settings):
@@ -54,18 +54,18 @@ def test_an_all_reduce_is_the_backward_pass_and_the_bytes():
     found = predicted(AllReduce())
     compute, wire = 6e6 * 500 / 2e10, 4e6 / RATE
     assert found.parts["10.0.0.1"] == pytest.approx({
-        COMPUTE: compute, WIRE: wire + 2 * LATENCY + READY + CALL, UPDATING: 4e6 * UPDATE / 2, BACK: 0.0,
+        COMPUTE: compute, WIRE: wire + 2 * LATENCY + PEER + CALL, UPDATING: 4e6 * UPDATE / 2, BACK: 0.0,
     })  # fmt: skip
     assert found.step == pytest.approx(sum(found.parts["10.0.0.2"].values()))
     few, many = (predicted(AllReduce(all_reduce_spec=spec), spec=machines(3)).step for spec in ("NCCL", "RING"))
-    assert many - few == pytest.approx(2 * LATENCY), "a ring has two more hops than sends"
+    assert many - few == pytest.approx(2 * LATENCY + PEER), "a ring has two more hops than sends"
     assert list(found.parts["10.0.0.1"]) == list(PARTS)
 
 
 def test_a_server_gets_all_gradients_and_then_sends_all_values():
     found = predicted(PS(), spec=machines(3), examples=999)
     wire = 2 * 4e6 / RATE
-    assert found.part(WIRE) == pytest.approx(wire + LATENCY + CALL)
+    assert found.part(WIRE) == pytest.approx(wire + LATENCY + 2 * PEER + CALL)
     assert found.part(BACK) == pytest.approx(wire + LATENCY)
     assert found.links == pytest.approx({"10.0.0.1": 2 * wire, "10.0.0.2": wire, "10.0.0.3": wire})
     assert found.busiest_link == "10.0.0.1"
@@ -125,7 +125,7 @@ def test_of_a_table_rows_travel_and_a_slot_makes_the_update_dense():
 
 def test_compressors_and_owners_change_what_travels():
     half = predicted(AllReduce(compressor="HorovodCompressor", factor_rows=0))
-    assert half.part(WIRE) - 2 * LATENCY - READY - CALL == pytest.approx(2e6 / RATE)
+    assert half.part(WIRE) - 2 * LATENCY - PEER - CALL == pytest.approx(2e6 / RATE)
     kept, gathered = predicted(Sharded()), predicted(Sharded(weights="gathered"))
     assert gathered.links["10.0.0.1"] == pytest.approx(1.25 * kept.links["10.0.0.1"])
 
@@ -147,10 +147,10 @@ def test_a_measured_rate_changes_compute_and_nothing_else():
 
 def test_processors_hold_up_what_a_link_would_carry():
     cluster = _measured(ClusterProfile.assumed(machines(2)), 2e10, processors=0.01)
-    for builder, moved in ((AllReduce(), 8e6), (AllReduce(all_reduce_spec="RING"), RING * 8e6), (PS(), 4e6)):
+    ring = AllReduce(all_reduce_spec="RING")
+    for builder, moved, hops, peers in ((AllReduce(), 8e6, 2, 2), (ring, RING * 8e6, 2, 3), (PS(), 4e6, 1, 2)):
         found = predicted(builder, cluster=cluster)
-        hops = 4 if found.part(BACK) == 0 else 1
-        assert found.part(WIRE) == pytest.approx(moved * HANDLING / 0.01 + hops * LATENCY + CALL)
+        assert found.part(WIRE) == pytest.approx((moved * HANDLING + peers * PEER) / 0.01 + hops * LATENCY + CALL)
     assert found.part(BACK) == pytest.approx(4e6 * HANDLING / 0.01 + LATENCY)
 
 

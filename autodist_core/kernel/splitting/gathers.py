@@ -12,7 +12,7 @@ control edge are also what keeps TensorFlow from making one gather of two. A use
 of the same variable has that one's value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autodist_core.step import naming
@@ -95,20 +95,16 @@ class _Gathers:
 
     def _uses(self) -> list[_Use]:
         found: list[_Use] = []
-        for name, read in self._readers():
-            if found and found[-1].read == read:
-                found[-1].readers.append(name)
-            else:
-                found.append(_Use(read, [name]))
-        return found
-
-    def _readers(self) -> Iterator[tuple[str, str]]:
         for name, node in self.step.nodes.items():
             if name in self.origin or node.op in OF_SHAPES or self.step.is_update(name) or name not in self.step.alive:
                 continue
             sources = (naming.node_of(source) for source in naming.data_inputs(node))
             for read in dict.fromkeys(self.origin[source] for source in sources if source in self.origin):
-                yield name, read
+                if found and found[-1].read == read:
+                    found[-1].readers.append(name)
+                else:
+                    found.append(_Use(read, [name]))
+        return found
 
     def _is_read_again(self, use: _Use, first_of: dict[str, int]) -> bool:
         """Whether a use has a read of its own. It has the first read's value if the variable is written in between."""
