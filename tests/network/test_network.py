@@ -103,9 +103,10 @@ def test_a_shaped_cable_carries_its_rate_and_no_more(network):
 def test_a_host_without_power_says_no_goodbye_and_comes_back_with_its_keys(network):
     host = network.hosts[2]
     with listener(network.hosts[0].address) as (server, port):
-        host.run(["bash", "-c", f"exec 3<>/dev/tcp/{network.hosts[0].address}/{port}; sleep 1000"])
+        host.run(["bash", "-c", f"exec 3<>/dev/tcp/{network.hosts[0].address}/{port}; sleep 1000; :"])
         connection, _ = server.accept()
         with connection:
+            # The shell is there all the time: a process that becomes another program has no command line meanwhile.
             processes = [pid for pid, _ in host.processes()]
             assert processes
             host.power_off()
