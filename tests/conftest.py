@@ -115,7 +115,8 @@ def refuse_unknown_combinations(named, there):
     """A wrong name in `quick` would leave a combination to the long tests unseen, one in the list to `make test`."""
     for test, names in named.items():
         if unknown := sorted(names - there[test]):
-            raise pytest.UsageError(f"{test} names {unknown}, and some that are there are {sorted(there[test])[:20]}.")
+            known = sorted(there[test])[:20]
+            raise pytest.UsageError(f"{test} names {unknown}, which no test has. Correct or remove it. Known: {known}")
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ GPU_LATENCY = 1e-5
 HANDLING = 0.65e-9
 """Seconds of a processor for each byte that a machine sends or gets: 10 MB through gRPC took 13 ms at both ends."""
 PEER = 5.4e-4
-"""Seconds of a processor for the messages of a step with a machine that is called, served, or serves, however short.
+"""Seconds of a processor for the messages of a step with one machine that it calls, that it serves or that serves it.
 
 A step of one small layer, served by the chief, took 4.3 ms over two machines on two processors, and 9.7 over four."""
 RING = 2.0
