@@ -51,8 +51,12 @@ class Operations:
                 fed.merge([node])
             else:
                 fed.add("Placeholder", node.name, (), node.device, dtype=spec.dtype, shape=tf.TensorShape(spec.shape))
+        definition, devices = fed.graph_def(), {node.name: node.device for node in fed}
+        for node in definition.node:
+            # TensorFlow parses the device of each node that it imports.
+            node.device = ""
         with tf.Graph().as_default() as graph:
-            tf.graph_util.import_graph_def(fed.graph_def(), name="")
+            tf.graph_util.import_graph_def(definition, name="")
         operations = graph.get_operations()
         index = {each.name: number for number, each in enumerate(operations)}
         kept = {node_of(name) for name in wanted}
@@ -62,7 +66,7 @@ class Operations:
             read = () if each.type in OF_SHAPES else each.inputs
             sizes, inner = self._sizes(each)
             found.append(Operation(
-                each.name, each.type, "" if body else self._memory_of(each.device),
+                each.name, each.type, "" if body else self._memory_of(devices[each.name]),
                 tuple((index[source.op.name], source.value_index) for source in read),
                 tuple(index[before.name] for before in each.control_inputs), sizes, inner,
                 ACTIVATIONS if body else self._kind_of(each.name),
@@ -72,7 +76,9 @@ class Operations:
 
     def _sizes(self, operation: Any) -> tuple[tuple[int, ...], int]:
         """The bytes of the results of an operation, and those that it takes besides while it runs."""
-        sizes = [self._bytes(each, operation.inputs) for each in operation.outputs]
+        is_unknown = any(each.shape.rank is None for each in operation.outputs)
+        unknown = max(map(self._bytes, operation.inputs), default=0) if is_unknown else 0
+        sizes = [self._bytes(each, unknown) for each in operation.outputs]
         if operation.type in LOOPS:
             most, put, largest = self._body(operation.get_attr("body").name, operation.inputs)
             put = {output: size or self._reserved(operation.inputs[output]) for output, size in put.items()}
@@ -88,18 +94,18 @@ class Operations:
             return tuple(sizes), max(0, most - sum(sizes))
         return tuple(sizes), 0
 
-    def _bytes(self, value: Any, inputs: Sequence[Any]) -> int:
+    def _bytes(self, value: Any, unknown: int = 0) -> int:
         if value.dtype in _WITHOUT_BYTES or value.op.type == "ReadVariableOp":
             return 0
         if value.shape.rank is None:
-            return max((self._bytes(each, ()) for each in inputs), default=0)
+            return unknown
         return prod(self._rows if size is None else size for size in value.shape) * int(value.dtype.size)
 
     def _reserved(self, value: Any) -> int:
         """The bytes of a tensor of a list that was made as long as another one, as that of gradients is."""
         operation = value.op
         if operation.type == "TensorListFromTensor":
-            return self._bytes(operation.inputs[0], ()) // _length(value)
+            return self._bytes(operation.inputs[0]) // _length(value)
         if operation.type == "TensorListReserve" and operation.inputs[0].op.type == "TensorListElementShape":
             return self._reserved(operation.inputs[0].op.inputs[0])
         return self._reserved(operation.inputs[value.value_index]) if operation.type in LOOPS else 0

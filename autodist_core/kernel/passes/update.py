@@ -30,6 +30,7 @@ from autodist_core.kernel.passes.synchronizer.reduction import reduced_for
 from autodist_core.kernel.placement.placement import Owner, Replica
 from autodist_core.kernel.placement.update_portions import Portions
 from autodist_core.step import naming
+from autodist_core.step.grouping import by_key
 
 
 class Update(Kernel):
@@ -80,11 +81,11 @@ def _copy_what_waits(draft: Draft) -> None:
 def _unread(draft: Draft, portions: Portions) -> list[str]:
     """Return the sums of gradients that some replicas do not use: a collective waits until every replica runs it."""
     step, found = draft.step, []
-    for owner in draft.placement.owners:
+    markers = by_key((gradient.key, marker) for marker, gradient in step.markers.items())
+    for owner in (each for each in draft.placement.owners if each.replica is not None):
         for gradient in step.item.gradients:
             rows = draft.reduced.get((*gradient.key, owner.name))
-            used = any(portions.reads(owner, marker) for marker, of in step.markers.items() if of == gradient)
-            if rows is not None and owner.replica is not None and not used:
+            if rows is not None and not any(portions.reads(owner, marker) for marker in markers[gradient.key]):
                 found.append(naming.node_of(rows.values))
     return found
 

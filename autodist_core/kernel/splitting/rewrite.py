@@ -64,6 +64,7 @@ class SplitRewrite:
         self.kept = self.step.alive.union(*((each.handle, each.keys, each.values) for each in item.tables))
         self.kept_once = self.kept - self.split_at.keys()
         self.cast_at_owner: set[str] = set()
+        self.parts_of = {each.name: self._parts(each) for each in item.variables if each.name in self.head_of}
 
     def run(self) -> GraphItem:
         """Return the rewritten step; raise a `CaptureError` if a lookup in a shard cannot take a lookup's place."""
@@ -122,7 +123,7 @@ class SplitRewrite:
         if variable.name not in self.head_of:
             return [variable]
         handle = variable.handle if variable.handle in self.editor else ""
-        return [replace(variable, trainable=False, is_sparse=False, handle=handle), *self._parts(variable)]
+        return [replace(variable, trainable=False, is_sparse=False, handle=handle), *self.parts_of[variable.name]]
 
     def _gradients(self, gradient: Gradient) -> list[Gradient]:
         if gradient.variable not in self.splits:
@@ -143,11 +144,10 @@ class SplitRewrite:
 
     def _handle(self, node: node_def_pb2.NodeDef) -> None:
         name = self.step.handle_of[node.name]
-        is_split = name in self.head_of
         # The whole variable stays if compute reads it: replicas then have copies, put together from the shards.
-        if not is_split or name in self.step.read_by_compute - self.looked_up:
+        if name not in self.parts_of or name in self.step.read_by_compute - self.looked_up:
             self.editor.copy_captured(node, node.name, node.input)
-        for part in self._parts(self.step.variables[name]) if is_split else ():
+        for part in self.parts_of.get(name, ()):
             self.editor.copy_captured(node, part.handle, node.input)
 
     def _without_parts(self, node: node_def_pb2.NodeDef) -> list[str]:
@@ -170,8 +170,7 @@ class SplitRewrite:
             if naming.is_control(source):
                 inputs.append(source)
             elif producer in self.step.handle_of:
-                variable = self.step.variables[self.step.handle_of[producer]]
-                inputs.append(self._parts(variable)[index].handle)
+                inputs.append(self.parts_of[self.step.handle_of[producer]][index].handle)
             elif producer in split.parts:
                 inputs.append(_part(source, index))
             elif node.op == "UnsortedSegmentSum" and position == 2 and shard.axis == 0:
@@ -251,7 +250,7 @@ class SplitRewrite:
         """Replace a lookup in a table by lookups in its shards, and a read of the table by reads of all shards."""
         name = self.step.touches[node.name][0].variable
         variable, plan = self.step.variables[name], self.plans[name]
-        handles = [part.handle for part in self._parts(variable)]
+        handles = [part.handle for part in self.parts_of[variable.name]]
         controls = [source for source in self._without_parts(node) if naming.is_control(source)]
         if node.op == "ReadVariableOp":
             reads = [
