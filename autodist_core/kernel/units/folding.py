@@ -143,7 +143,7 @@ def apart(roles: Roles, nodes: Iterable[str], level_of: Mapping[str, int]) -> li
     [['replica1/lookup'], ['replica1/step']]
     """
     return [
-        (level, frozenset(there)) for level, names in by_level(nodes, level_of).items()
+        (level, frozenset(there)) for level, names in by_level(sorted(nodes), level_of).items()
         for there in grouped(sorted(names), roles.host).values()
     ]
 
