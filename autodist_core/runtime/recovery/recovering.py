@@ -191,7 +191,7 @@ class RecoveringSession(Session):
 
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added."""
-        if self._session is None or not self._backup.trained:
+        if self._session is None or self._backup.steps == self._backup.done:  # only a training step changes them
             return self._backup.added
         return self._try_until_done(lambda session: session.read_added())
 
