@@ -64,8 +64,7 @@ class KeptRows:
         return replace(self, numbers=self.numbers[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = self.source.arrays[self.index][self.numbers]
-        return found if dtype is None else found.astype(dtype, copy=False)
+        return np.asarray(self.source.arrays[self.index][self.numbers], dtype)
 
 
 @dataclass(eq=False)
