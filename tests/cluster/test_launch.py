@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from autodist_core import LaunchError, ResourceSpecError
-from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.cluster.agents.in_parallel import end_agents
+from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.cluster.chief.launch import launch
 from autodist_keras import DistributedModel
 from tests.cluster.leftovers import assert_nothing_came, running

@@ -13,9 +13,9 @@ from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.doctor.report import not_ready
-from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.resource_spec.values import bracketed
 from autodist_core.seams.table import ONEDNN
 
 T = TypeVar("T")
