@@ -190,7 +190,7 @@ def _attributes(callback: Any) -> Iterator[tuple[str, tuple[Any, list[np.ndarray
         arrays: list[np.ndarray] = []
         if name not in _NO_STATE and not isinstance(value, keras.Model):
             try:
-                yield name, (encode(value, arrays, copy=True), arrays)
+                yield name, (encode(value, arrays), list(map(np.array, arrays)))
             except TypeError:
                 continue
 
