@@ -236,16 +236,15 @@ class RecoveringSession(Session):
 
     def _try_until_done(self, action: Callable[[Session], T]) -> T:
         """Do this in the session, or in another one that was brought to the state before an error."""
+        if self._session is None:
+            self._raise_unraised()
+            raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
         broken = 0
         failure: NodeLostError | BrokenOffError | None = None
         while True:
-            if failure is None and self._session is None:
-                self._raise_unraised()
-                raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
             try:
                 if failure is not None:
                     self._go_on_after(failure)
-                    failure = None
                 assert self._session is not None
                 return action(self._session)
             except UnendedError as error:
