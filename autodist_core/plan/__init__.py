@@ -54,7 +54,6 @@ class Shown(str, Generic[T]):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print the lines without quotes, as IPython asks for it in a terminal."""
-        del cycle
         printer.text(str(self))
 
 

@@ -96,7 +96,7 @@ def bytes_of_links(
     >>> bytes_of_links([dense], ["10.0.0.1", "10.0.0.2"], {}, 16, {"kernel": [600]})["10.0.0.1"]
     4800.0
     """
-    found = defaultdict(float, dict.fromkeys(nodes, 0.0))
+    found = dict.fromkeys(nodes, 0.0)
     for plan in plans:
         if plan.variable.is_sparse:
             continue

@@ -58,7 +58,7 @@ class TimeTable:
     """The content of the report: seconds by part and node. The parts of each node add up to `step`.
 
     >>> parts = {name: dict.fromkeys(PARTS, 0.0) | {"compute": seconds} for name, seconds in [("a", 0.1), ("b", 0.2)]}
-    >>> TimeTable(0.2, parts, steps=20, batch=64, replicas=2, home=0.0, steps_of_call=1).busiest
+    >>> TimeTable(0.2, parts, steps=20, batch=64, replicas=2).busiest
     'b'
     """
 
@@ -70,10 +70,6 @@ class TimeTable:
     batch: float
     """The number of examples in a step."""
     replicas: int
-    home: float
-    """The seconds of bringing the state home, once in a call."""
-    steps_of_call: int
-    """The number of steps over which `home` is spread."""
     source: str = ""
     """The kind of the data, such as "generator"."""
     wire: WireTime | None = None

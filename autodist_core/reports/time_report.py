@@ -24,7 +24,7 @@ class TimeReport(Shown[TimeTable]):
     """Where the time of a step goes. It is a string, and a notebook shows it in a font of equal widths.
 
     >>> parts = dict.fromkeys(("input", "Python", "compute", "update", "wire", "TensorFlow", "bringing home"), 0.0)
-    >>> report = TimeReport(TimeTable(0.01, {"localhost": parts | {"compute": 0.01}}, 20, 64, 2, 0.0, 1))
+    >>> report = TimeReport(TimeTable(0.01, {"localhost": parts | {"compute": 0.01}}, 20, 64, 2))
     >>> report.splitlines()[0], report._repr_html_().startswith("<pre>a step")
     ('a step of 64 examples takes 10.0 ms on 2 replicas (measured in 20 steps)', True)
     """
@@ -60,7 +60,7 @@ def time_report(
     plain = [run for run in runs if not run.operations]
     fed = sum(run.fed for run in runs) / len(runs)
     table = TimeTable(
-        step, parts, len(plain), examples, len(strategy.replicas), home, steps_of_call, source,
+        step, parts, len(plain), examples, len(strategy.replicas), source,
         _wire_time(item, strategy, spec, fed, examples), notes,
     )
     if any(note.startswith("auto chose") for note in strategy.notes):

@@ -2,7 +2,7 @@
 
 >>> parts = {"input": 0.031, "Python": 0.001, "compute": 0.009, "update": 0.001, "wire": 0, "TensorFlow": 0.001,
 ...          "bringing home": 0.001}
->>> print(text_of(TimeTable(0.044, {"localhost": parts}, 20, 64, 2, 0.05, 50, "generator")))
+>>> print(text_of(TimeTable(0.044, {"localhost": parts}, 20, 64, 2, "generator")))
 a step of 64 examples takes 44.0 ms on 2 replicas (measured in 20 steps)
                  localhost
   input            31.0 ms   70 %
@@ -79,7 +79,7 @@ def text_of(table: TimeTable) -> str:
 def headline(table: TimeTable) -> str:
     """Return the line with the time of a step.
 
-    >>> headline(TimeTable(0.0125, {}, 1, 7.5, 1, 0.0, 1))
+    >>> headline(TimeTable(0.0125, {}, 1, 7.5, 1))
     'a step of 7.5 examples takes 12.5 ms on 1 replica (measured in 1 step)'
     """
     return (
@@ -102,7 +102,7 @@ def bounds(table: TimeTable) -> Iterator[str]:
     """Yield the lines with what a step cannot be faster than, as long as arithmetic and bytes stay the same.
 
     >>> parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.009, "Python": 0.001}
-    >>> list(bounds(TimeTable(0.01, {"localhost": parts}, 20, 64, 2, 0.0, 1)))
+    >>> list(bounds(TimeTable(0.01, {"localhost": parts}, 20, 64, 2)))
     ['bound: 9.0 ms of arithmetic on localhost']
     """
     node = table.busiest
@@ -124,10 +124,10 @@ def advice(table: TimeTable) -> str:
     """Return what is most worth changing, in words.
 
     >>> parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.009, "Python": 0.001}
-    >>> advice(TimeTable(0.01, {"localhost": parts}, 20, 64, 2, 0.0, 1)).partition(":")[0]
+    >>> advice(TimeTable(0.01, {"localhost": parts}, 20, 64, 2)).partition(":")[0]
     'compute takes 9.0 of 10.0 ms'
     >>> waits, draws = parts | {"wire": 0.02}, parts | {"input": 0.02, "compute": 0.0}
-    >>> advice(TimeTable(0.03, {"a": waits, "b": draws}, 20, 64, 2, 0.0, 1)).partition(":")[0]
+    >>> advice(TimeTable(0.03, {"a": waits, "b": draws}, 20, 64, 2)).partition(":")[0]
     'the input takes 20.0 of 30.0 ms on b'
     """
     node = table.busiest

@@ -39,6 +39,15 @@ def parse_address(text: str) -> str:
     return bare.lower()
 
 
+def bracketed(address: str) -> str:
+    """An address as it is written before a colon, as of a port: IPv6 addresses stand in brackets.
+
+    >>> bracketed("fd00::1"), bracketed("10.0.0.1")
+    ('[fd00::1]', '10.0.0.1')
+    """
+    return f"[{address}]" if ":" in address else address
+
+
 def is_loopback(address: str) -> bool:
     """Whether an address means "this machine" on every machine, so that other machines cannot use it.
 
@@ -71,8 +80,7 @@ class DeviceSpec:
     @property
     def name(self) -> str:
         """The name of the device in strategies; an IPv6 address stands in brackets because of its colons."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.kind}:{self.index}"
+        return f"{bracketed(self.address)}:{self.kind}:{self.index}"
 
     @classmethod
     @cache

@@ -15,6 +15,7 @@ from autodist_core.runtime.composites import Component, own_array
 from autodist_core.runtime.data_pipelines import DrawnRows, PipelineSlot
 from autodist_core.runtime.kept_arrays import KeptRows, KeptSlot
 from autodist_core.step.graph_item import GraphItem
+from autodist_core.strategy.partition import shard_sizes
 
 DataSlot = KeptSlot | PipelineSlot
 """Where machines have the data of which a batch is a part."""
@@ -92,8 +93,7 @@ class BatchSlicer:
             if isinstance(each, Each):
                 ends = list(accumulate(each.rows, initial=0))
                 return [(start, stop) for start, stop in pairwise(ends) if stop > start] or [(0, 0)]
-        active = max(1, min(total, replicas))
-        return slices(total, replicas)[:active] if active > 1 else [(0, total)]
+        return slices(total, replicas)[: max(1, total)]
 
     def rows(
         self, arrays: Sequence[Any], inputs: Sequence[int], replica: int, start: int, stop: int,
@@ -121,6 +121,4 @@ def slices(total: int, parts: int) -> list[tuple[int, int]]:
     >>> slices(7, 3)
     [(0, 3), (3, 5), (5, 7)]
     """
-    size, extra = divmod(total, parts)
-    bounds = [index * size + min(index, extra) for index in range(parts + 1)]
-    return list(pairwise(bounds))
+    return list(pairwise(accumulate(shard_sizes(total, parts), initial=0)))

@@ -148,7 +148,7 @@ def arrays_of(tensor: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """One component of a ragged or sparse tensor. A slice of it is the component for these rows of the batch.
+    """One component of a ragged or sparse tensor. A slice of it, with both ends, is the component for these rows.
 
     >>> values, splits = arrays_of(tf.ragged.constant([[1, 2], [3]]))
     >>> values[1:2].numpy().tolist(), values.shape
@@ -169,9 +169,7 @@ class Component:
         return int(self.rows.components[self.index].nbytes)
 
     def __getitem__(self, rows: slice) -> Any:
-        start = 0 if rows.start is None else rows.start
-        stop = self.rows.count if rows.stop is None else rows.stop
-        return self.rows.cut(self.index, start, stop)
+        return self.rows.cut(self.index, rows.start, rows.stop)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.asarray(self.rows.components[self.index], dtype)

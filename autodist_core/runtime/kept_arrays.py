@@ -64,8 +64,7 @@ class KeptRows:
         return replace(self, numbers=self.numbers[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = self.source.arrays[self.index][self.numbers]
-        return found if dtype is None else found.astype(dtype, copy=False)
+        return np.asarray(self.source.arrays[self.index][self.numbers], dtype)
 
 
 @dataclass(eq=False)
@@ -132,11 +131,10 @@ class KeptData:
 
     def release(self) -> None:
         """Free the memory of all arrays. Their slots stay for the next ones."""
-        held = [slot for slot in self._slots if slot.place.held]
-        for slot in held:
-            slot.content, slot.place.held = None, False
-        for slot in held:
-            self._sender.free(slot.place, "the release of the data")
+        for slot in self._slots:
+            slot.content = None
+            if slot.place.held:
+                self._sender.free(slot.place, "the release of the data")
 
     def _add(self, types: tuple[tuple[Any, tuple[int, ...]], ...]) -> KeptSlot:
         name = f"kept{len(self._slots)}"

@@ -127,7 +127,8 @@ class LargeReads:
                     feeds = [tf.compat.v1.placeholder(tf.int64, ()) for _ in range(3)]
                     handles = tf.stack([handle_of(*source) for source in found])
                     handle = tf.raw_ops.GatherV2(params=handles, indices=feeds[0], axis=0)
-                    entries = (_flat_rows if by_rows else _entries)(handle, tf.as_dtype(dtype), *feeds[1:])
+                    read = (rows_of if by_rows else _entries)(handle, tf.as_dtype(dtype), *feeds[1:])
+                    entries = tf.reshape(read, [-1])
                 call = self._session.make_callable(entries, feed_list=feeds)
                 for number, (variable, copy) in enumerate(found):
                     self._readers[copy] = _Reader(call, number, math.prod(variable.shape[1:]) if by_rows else 1)
@@ -152,10 +153,6 @@ def rows_of(handle: Any, dtype: Any, begin: Any, count: Any) -> Any:
         return tf.identity(rows)
 
 
-def _flat_rows(handle: Any, dtype: Any, begin: Any, count: Any) -> Any:
-    return tf.reshape(rows_of(handle, dtype, begin, count), [-1])
-
-
 def _entries(handle: Any, dtype: Any, begin: Any, count: Any) -> Any:
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
     return tf.slice(tf.reshape(value, [-1]), [begin], [count])
@@ -164,7 +161,7 @@ def _entries(handle: Any, dtype: Any, begin: Any, count: Any) -> Any:
 def handle_of(variable: Variable, copy: Copy) -> Any:
     """The handle of TensorFlow's variable that is a copy of a variable. The module has an example."""
     return tf.raw_ops.VarHandleOp(
-        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.shared_name, name=None
+        dtype=tf.as_dtype(variable.dtype), shape=variable.shape, shared_name=copy.shared_name
     )
 
 

@@ -146,12 +146,10 @@ class Session(ABC):
 
         None is written where they do not see the folder of the path.
         """
-        del path, names
         return frozenset()
 
     def keeps(self, name: str) -> bool:
         """Whether `last_safe` has a large value for this variable, whatever happens: the user's needs no memory."""
-        del name
         return False
 
     def last_safe(self, name: str) -> Any:  # noqa: B027 - most sessions keep no state besides their own

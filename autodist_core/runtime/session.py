@@ -61,9 +61,8 @@ class DistributedSession(ReplicatedSession):
 
     def __init__(self, placement: Placement, cluster: Cluster) -> None:
         super().__init__(placement)
-        self._graph: Any = tf.Graph()
         self._calls, self._give_back = Calls(cluster.lost), cluster.give_back
-        self._session = tf.compat.v1.Session(cluster.target, self._graph, _config(placement))
+        self._session = tf.compat.v1.Session(cluster.target, tf.Graph(), _config(placement))
         self._variables: dict[str, Variable] = {}
         self._added = AddedVariables(self._adopt, self._write, self._read)
         self._transfers: Any = Transfers(self._session, placement, self.call)
@@ -147,7 +146,7 @@ class DistributedSession(ReplicatedSession):
             self._end(session)
         finally:
             # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
-            self._graph = self._transfers = self._parts = self._data = None
+            self._transfers = self._parts = self._data = None
 
     def _end(self, session: Any) -> None:
         """End TensorFlow's session. If the cluster is gone, only drop the session."""
@@ -180,16 +179,16 @@ class DistributedSession(ReplicatedSession):
         # An interrupted import would leave nodes whose names the next import needs.
         with defer_interrupt():
             self._added.add(graph.added)
-            with self._graph.as_default(), stage("the import of a graph", "handing a graph to TensorFlow"):
+            with self._session.graph.as_default(), stage("the import of a graph", "handing a graph to TensorFlow"):
                 tf.graph_util.import_graph_def(graph.graph_def, name=prefix)
-        initializers = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
+        initializers = [self._session.graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.initializers]
         if initializers:
             self.call("the setting up of a step", self._session.run, initializers)
         # A callable made from options calls the runtime directly. One of `make_callable` walks its feeds in Python.
         feeds = [name for replica in graph.feeds for name in replica] + list(graph.counts)
         tensors = [self._tensor(prefix, name) for name in feeds]
         outputs = [self._tensor(prefix, name) for name in graph.outputs]
-        targets = [self._graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.steps]
+        targets = [self._session.graph.get_operation_by_name(f"{prefix}/{name}") for name in graph.steps]
         options = config_pb2.CallableOptions(
             feed=[tensor.name for tensor in tensors],
             fetch=[tensor.name for tensor in outputs],
@@ -229,7 +228,7 @@ class DistributedSession(ReplicatedSession):
             raise
 
     def _tensor(self, prefix: str, name: str) -> Any:
-        return self._graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")
+        return self._session.graph.get_tensor_by_name(f"{prefix}/{name}" if ":" in name else f"{prefix}/{name}:0")
 
 
 class Step(ReplicatedStep):

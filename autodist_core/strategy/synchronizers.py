@@ -52,9 +52,7 @@ class PSPlan:
     """For a shard: the most examples of a batch for which the factors of the gradient travel between machines."""
 
     def __str__(self) -> str:
-        changed = _changed(
-            self, "local_replication", "sync", "staleness", "gathered", "again_within", "wire_dtype", "factor_rows"
-        )
+        changed = _changed(self, *(name for name in vars(self) if name != "destinations"))
         return f"ps({', '.join([*self.destinations, *changed])})"
 
 

@@ -44,7 +44,7 @@ class Entry:
     def read(self) -> np.ndarray:
         """A copy of the variable's value. The module has an example."""
         self.make_value()
-        return self._tensor().numpy()
+        return _tensor_of(self.tf_variable).numpy()
 
     def view(self) -> np.ndarray:
         """The variable's value, which cannot be written, without a copy of it.
@@ -57,10 +57,7 @@ class Entry:
         >>> seen.tolist(), entry.view().tolist()
         ([1.0, 2.0], [2.0, 3.0])
         """
-        return np.asarray(self._tensor())
-
-    def _tensor(self) -> Any:
-        return _tensor_of(self.tf_variable)
+        return np.asarray(_tensor_of(self.tf_variable))
 
     def first_value(self) -> Away | np.ndarray | None:
         """The first value of a variable that was made without one (`first_values.py`) and has none yet; else None."""

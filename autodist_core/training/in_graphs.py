@@ -86,33 +86,30 @@ def raised(failure: Callable[[Sequence[Any]], BaseException | None]) -> Iterator
         yield
 
 
-_wrappers: dict[Seam, list[Callable[[Any], Any]]] = {}
-"""What is around the functions of TensorFlow at present. Wrappers may be taken away in any order."""
-_own: dict[Seam, Any] = {}
-"""TensorFlow's own function of each seam in `_wrappers`."""
+_wrapped_now: dict[Seam, list[Any]] = {}
+"""TensorFlow's own functions that are wrapped at present, each with its wrappers, which may go in any order."""
 _lock = threading.RLock()
-"""For changing both. A thread may get to the end of a wrapper while it changes them, by Python's garbage collection."""
+"""For changing it. A thread may get to the end of a wrapper while it changes it, by Python's garbage collection."""
 
 
 @contextmanager
 def _wrapped(seam: Seam, wrapper: Callable[[Any], Any]) -> Iterator[None]:
     with _lock:
-        _own.setdefault(seam, seam.get())
-        _wrappers.setdefault(seam, []).append(wrapper)
+        _wrapped_now.setdefault(seam, [seam.get()]).append(wrapper)
         _put(seam)
     try:
         yield
     finally:
         with _lock:
-            _wrappers[seam].remove(wrapper)
+            _wrapped_now[seam].remove(wrapper)
             _put(seam)
-            if not _wrappers[seam]:
-                del _wrappers[seam], _own[seam]
+            if len(_wrapped_now[seam]) == 1:
+                del _wrapped_now[seam]
 
 
 def _put(seam: Seam) -> None:
-    function = _own[seam]
-    for wrapper in tuple(_wrappers[seam]):
+    function, *wrappers = _wrapped_now[seam]
+    for wrapper in wrappers:
         function = wrapper(function)
     setattr(owner(seam.owner), seam.name, function)
 

@@ -22,7 +22,7 @@ each later session.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import tensorflow as tf
@@ -90,7 +90,7 @@ class _Alternative(Generic[C]):
     specs: tuple[Any, ...]
     captured: C
     usual: int | None
-    added: tuple[TrainingState, SessionStep] | None = field(default=None)
+    added: tuple[TrainingState, SessionStep] | None = None
     """The session's step, and the state to which it belongs."""
 
 

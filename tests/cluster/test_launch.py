@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from autodist_core import LaunchError, ResourceSpecError
+from autodist_core.cluster.agents.in_parallel import end_agents
 from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.cluster.chief.launch import launch
 from autodist_keras import DistributedModel
@@ -75,7 +76,7 @@ def test_a_host_that_answers_late_is_awaited_by_name(network, caplog):
         starting.start()
         said = until(lambda: re.findall("waiting for .*", caplog.text))
     starting.join(HANGS)
-    launched[0].close()
+    end_agents(launched[0].agents)
     assert re.fullmatch(rf"waiting for 1 of 2 machines to start an agent: {host.address} \([2-4] s of 30\)", said[0])
 
 

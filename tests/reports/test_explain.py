@@ -68,7 +68,7 @@ def test_a_slow_input_is_what_to_change_first_and_the_parts_add_up_to_the_time_o
             report = front.explain(_slow(0.02, asked), steps=40)
             table = report.table
             # At the end 7 steps were followed, and about 3 batches were ready that no step took.
-            period = _middle_mean(np.diff(asked)[-50:-10]) + table.home / table.steps_of_call
+            period = _middle_mean(np.diff(asked)[-50:-10]) + table.parts[table.busiest][HOME]
             found = [sum(parts.values()) for parts in table.parts.values()]
             if found == pytest.approx([period] * len(found), rel=0.05):
                 break
@@ -234,7 +234,7 @@ def test_a_part_without_time_is_not_negative():
     calls = [Call(0.0, 9.0, ((0.0, 1.0),), (run,)) for run in runs]
     step, found = time_of_parts(calls, 0.0, 1)
     assert min(found["here"].values()) == 0.0
-    assert "-0.0" not in text_of(TimeTable(step, found, 1, 4, 1, 0.0, 1))
+    assert "-0.0" not in text_of(TimeTable(step, found, 1, 4, 1))
 
 
 SAVES = "or let fewer bytes travel by a compressor of AllReduce, which is not exact"
@@ -248,7 +248,7 @@ WAITS = "The bytes take 0.2 ms, and the rest is waiting for messages"
 def test_the_advice_on_the_wire_is_about_what_travels(seconds: float, factored: int, gathered: float, advice: str):
     parts = dict.fromkeys((INPUT, PYTHON, COMPUTE, UPDATE, STARTING, HOME), 0.01) | {WIRE: 0.9}
     wire = WireTime("a", seconds * 1.25e8, 1.0, factored=factored, gathered=gathered * 1.25e8)
-    text = text_of(TimeTable(1.0, {"a": parts, "b": parts}, 1, 4, 2, 0.0, 1, wire=wire))
+    text = text_of(TimeTable(1.0, {"a": parts, "b": parts}, 1, 4, 2, wire=wire))
     assert advice in text and "raise batch_size" in text.lower()
     assert ("71.5 MiB (47.7 MiB of gathered weights)" in text) == bool(gathered)
     assert ("not exact" in text) == (advice == SAVES), "what saves little is not advised"

@@ -110,7 +110,7 @@ class AgentHandle:
         try:
             self._sender.send({"do": order, "id": number, "with": arguments})
             if self.ended:
-                raise LaunchError(self.node.address, self.why_it_ended())
+                raise OSError("the agent is gone")
             found = answer.result(seconds)
         except TimeoutError:
             raise LaunchError(
@@ -118,9 +118,7 @@ class AgentHandle:
                 f"its agent did not answer '{order}' within {seconds:g} s: the machine hangs, or the network is "
                 f"down{self.log_tail()}"
             ) from None
-        except (OSError, ValueError) as error:
-            if isinstance(error, LaunchError):
-                raise
+        except (OSError, ValueError):
             self._ended.wait(_END_SECONDS)
             raise LaunchError(self.node.address, self.why_it_ended()) from None
         finally:

@@ -15,6 +15,7 @@ from collections.abc import MutableMapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
+from autodist_core.cluster.agents.in_parallel import end_agents
 from autodist_core.cluster.chief.launch import Launched, launch, start_servers
 from autodist_core.errors import LaunchError, NodeLostError
 from autodist_core.log import Waiting
@@ -47,7 +48,6 @@ class Cluster:
         """The addresses of the nodes, the chief's first."""
         self.lost: Future[NodeLostError] = Future()
         """Has the error as its result when a node is lost; cancelled when the cluster is closed."""
-        self._launched = launched
         self._agents = launched.agents
         self._lost_after = lost_after
         self._closing = threading.Event()
@@ -65,7 +65,7 @@ class Cluster:
         try:
             start_servers(launched, job)
         except BaseException:
-            launched.close()
+            end_agents(launched.agents)
             raise
         bypass_proxy_for(launched.addresses[0][0].rpartition(":")[0].strip("[]"))
         return cls(launched, job, lost_after)
@@ -82,9 +82,9 @@ class Cluster:
         self._watch.join()
         if self.lost.done() and not self.lost.cancelled():
             # The error is already as late as `lost_after` allows.
-            self._launched.close(1.0, _PATIENCE_SECONDS)
+            end_agents(self._agents, 1.0, _PATIENCE_SECONDS)
         else:
-            self._launched.close()
+            end_agents(self._agents)
 
     def _watch_agents(self) -> None:
         last_heartbeat = before = time.monotonic()

@@ -13,9 +13,9 @@ from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import ask_in_parallel, end_agents
 from autodist_core.cluster.doctor.examination import KEEPALIVE_SECONDS, examine
 from autodist_core.cluster.doctor.report import not_ready
-from autodist_core.cluster.protocol.sockets import bracketed
 from autodist_core.errors import LaunchError
 from autodist_core.resource_spec import ResourceSpec
+from autodist_core.resource_spec.values import bracketed
 from autodist_core.seams.table import ONEDNN
 
 T = TypeVar("T")
@@ -45,10 +45,6 @@ class Launched:
             raise _launch_error(problems, len(self.agents))
         return list(answers.values())
 
-    def close(self, seconds: float = 5.0, patience: float | None = None) -> None:
-        """End all agents and the tunnels between them; `seconds` and `patience` as in `end_agents`."""
-        end_agents(self.agents, seconds, patience)
-
 
 def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: bool = False) -> Launched:
     """Start agents on all nodes of a resource spec; a LaunchError lists every problem of every node.
@@ -59,7 +55,7 @@ def launch(spec: ResourceSpec, keepalive: float = KEEPALIVE_SECONDS, tunnelled: 
     >>> launched = launch(ResourceSpec.local())
     >>> launched.on_each_agent(lambda agent: agent.node.address, "say their names", seconds=1)
     ['localhost']
-    >>> launched.close()
+    >>> end_agents(launched.agents)
     """
     report, agents, _ = examine(spec, keepalive=keepalive, tunnelled=tunnelled)
     if report.problems:

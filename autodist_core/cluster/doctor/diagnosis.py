@@ -10,14 +10,14 @@ from dataclasses import replace
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.deadlines import Deadlines
 from autodist_core.cluster.agents.in_parallel import end_agents, run_in_parallel
-from autodist_core.cluster.doctor.examination import examine, no_progress
+from autodist_core.cluster.doctor.examination import examine
 from autodist_core.cluster.doctor.report import Pair, Report
 from autodist_core.cluster.protocol.sockets import ip_addresses
 from autodist_core.errors import LaunchError, amount
 from autodist_core.resource_spec import ResourceSpec
 
 
-def diagnose(spec: ResourceSpec, seconds: float = 1.0, say: Callable[[str], None] = no_progress) -> Report:
+def diagnose(spec: ResourceSpec, seconds: float = 1.0, say: Callable[[str], None] = lambda _: None) -> Report:
     """Report what keeps a run from starting on these nodes, and the latency and the bandwidth of their links.
 
     Each bandwidth is measured for `seconds`; `say` is called with each line about the progress. All agents are ended.

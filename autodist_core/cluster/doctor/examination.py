@@ -34,15 +34,8 @@ Examination = tuple[Report, tuple[AgentHandle, ...], str]
 """
 
 
-def no_progress(_: str) -> None:
-    """Take a line about the progress of an examination and show it nowhere.
-
-    >>> no_progress("starting agents here")
-    """
-
-
 def examine(
-    spec: ResourceSpec, say: Callable[[str], None] = no_progress, keepalive: float = KEEPALIVE_SECONDS,
+    spec: ResourceSpec, say: Callable[[str], None] = lambda _: None, keepalive: float = KEEPALIVE_SECONDS,
     tunnelled: bool = False,
 ) -> Examination:
     """Examine all nodes of a resource spec; `say` is called with each line about the progress.

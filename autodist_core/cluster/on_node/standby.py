@@ -48,12 +48,9 @@ def stand_by(port: int, wait: float = WAIT_SECONDS, linger: float = LINGER_SECON
         # A scheduler ends a job by this signal; the exit ends the agent that this process started.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     seconds = wait
-    while True:
-        connection = _next_chief(listener, secret, seconds)
-        if connection is None:
-            return 0 if seconds == linger else 1
-        status = _serve(connection)
-        seconds = linger if status == 0 else wait
+    while connection := _next_chief(listener, secret, seconds):
+        seconds = linger if _serve(connection) == 0 else wait
+    return 0 if seconds == linger else 1
 
 
 def _next_chief(listener: socket.socket, secret: bytes, seconds: float) -> socket.socket | None:

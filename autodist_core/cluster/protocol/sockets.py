@@ -48,15 +48,6 @@ def _resolved(address: str) -> list[tuple[int, Any]]:
     return []
 
 
-def bracketed(address: str) -> str:
-    """An address as it is written before a colon and a port: IPv6 addresses stand in brackets.
-
-    >>> bracketed("fd00::1"), bracketed("10.0.0.1")
-    ('[fd00::1]', '10.0.0.1')
-    """
-    return f"[{address}]" if ":" in address else address
-
-
 def listening_socket(ports: Sequence[int]) -> socket.socket:
     """A socket that listens for IPv4 and IPv6 on the first free port of `ports`, or on any free port without `ports`.
 

@@ -13,6 +13,7 @@ of the other's too: machines begin where the iterator of the user's process is.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ def is_by_file(dataset: Any) -> bool:
     return dataset.options().experimental_distribute.auto_shard_policy in (_POLICY.FILE, _POLICY.HINT)
 
 
-def by_file(dataset: Any, rows: Sequence[int], policy: Any) -> tuple[Any, list[tuple[Any, Share]]]:
-    """The dataset over the shards, and the dataset of each machine with its rows of a batch.
+def by_file(dataset: Any, rows: Sequence[int], policy: Any) -> tuple[Any, tuple[Share, ...]]:
+    """The dataset over the shards, and what each machine makes: its rows of a batch, by a dataset of its own.
 
     Each batch has `sum(rows)` rows, so a last batch with fewer is left out. The data end with the shard that ends
     first. A ValueError says why there are no shards.
@@ -50,12 +51,11 @@ def by_file(dataset: Any, rows: Sequence[int], policy: Any) -> tuple[Any, list[t
     # Without generators of their own, the shards would take the seeds of an epoch from each other.
     shards = [dataset_of(with_own_resources(graph), dataset.element_spec).unbatch() for graph in graphs]
     machines: np.ndarray = np.repeat(np.arange(len(rows)), rows)
-    ends = np.cumsum(rows)
-    shares = [
-        (_joined(shards, np.full_like(machines, machine), rows[machine]), Share(int(stop) - rows[machine], int(stop)))
-        for machine, stop in enumerate(ends)
-    ]
-    return _joined(shards, machines, len(machines)), shares
+    shares = []
+    for machine, stop in enumerate(accumulate(rows)):
+        own = graph_of(_joined(shards, np.full_like(machines, machine), rows[machine]))
+        shares.append(Share(stop - rows[machine], stop, with_own_resources(own).SerializeToString()))
+    return _joined(shards, machines, len(machines)), tuple(shares)
 
 
 def batch_size(dataset: Any) -> int | None:

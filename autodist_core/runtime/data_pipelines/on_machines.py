@@ -154,15 +154,14 @@ class PipelinesOnMachines:
 
     def release(self) -> None:
         """End all pipelines, and free their memory. The slots stay for the next ones."""
-        held = [slot for slot in self._slots if slot.content is not None]
-        for slot in held:
-            slot.content = None
-            self._end(slot)
-        for slot in held:
-            self._run("the release of the data", slot, "drop")
+        doing = "the release of the data"
         for slot in self._slots:
+            if slot.content is not None:
+                slot.content = None
+                self._end(slot)
+                self._run(doing, slot, "drop")
             if slot.parts.held:
-                self._sender.free(slot.parts, "the release of the data")
+                self._sender.free(slot.parts, doing)
 
     def close(self, then: Callable[[bool], None]) -> None:
         """End all pipelines, and call `then` with whether they have ended. This returns after some seconds anyway."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autodist_core.runtime.data_pipelines.graphs import constant_of, graph_of, inputs_of, is_drawn_first
+from autodist_core.runtime.data_pipelines.graphs import constant_of, dataset_of, graph_of, inputs_of, is_drawn_first
 from autodist_core.runtime.data_pipelines.seed_probe import SeedProbe
 from autodist_core.step.editor import Editor
 from autodist_core.step.naming import node_of
@@ -174,5 +174,4 @@ def _part(graph: Any, node: Any) -> Any:
     part.change(result, inputs=[node.name])
     shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
     specs = tuple(map(tf.TensorSpec, shapes, node.attr["output_types"].list.type))
-    variant = tf.raw_ops.DatasetFromGraph(graph_def=part.graph_def().SerializeToString())
-    return tf.data.experimental.from_variant(variant, specs)
+    return dataset_of(part.graph_def(), specs)

@@ -12,7 +12,6 @@ each shuffle has drawn is told to the machines, unless the state of an iterator 
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -76,7 +75,8 @@ def travelling(
     for reason in sorted(_obstacles(graph), key=lambda each: "from_generator" not in each):
         raise ValueError(reason)
     specs = tf.nest.flatten(dataset.element_spec)
-    if not specs or not all(_is_tensor(spec) and spec.shape.rank is not None for spec in specs):
+    tensors = tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec
+    if not specs or not all(isinstance(spec, tensors) and spec.shape.rank is not None for spec in specs):
         raise ValueError("its batches are not dense, ragged or sparse tensors of known rank")
     seeded = _with_seeds(graph)
     if seeded is not None:
@@ -107,13 +107,7 @@ def _shared_out(dataset: Any, rows: Callable[[int], Sequence[int]], policy: Any)
     size = batch_size(dataset)
     if size is None:
         raise ValueError("the size of its batches is not known, so its files are not shared out")
-    joined, shares = by_file(dataset, rows(size), policy)
-    graphs = (with_own_resources(graph_of(each)).SerializeToString() for each, _ in shares)
-    return joined, tuple(replace(share, graph=graph) for graph, (_, share) in zip(graphs, shares, strict=True))
-
-
-def _is_tensor(spec: Any) -> bool:
-    return isinstance(spec, tf.TensorSpec) or is_composite(spec)
+    return by_file(dataset, rows(size), policy)
 
 
 def _same_known_size(specs: Sequence[Any]) -> bool:

@@ -12,6 +12,7 @@ that makes a resource, such as a variable, is left out: what reads it reads the 
 [3.0]
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -83,8 +84,6 @@ _FIRST = 1 << 20
 """Above the numbers that TensorFlow's own strategies give to groups of devices."""
 _groups: dict[tuple[str, ...], int] = {}
 """The number of each group of devices that has collectives. TensorFlow keeps a group for the whole process."""
-_tokens: dict[str, Any] = {}
-"""The token of each device."""
 _numbers = itertools.count(1)
 
 
@@ -108,11 +107,11 @@ class Collectives:
     def prepare(self, nodes: Any) -> dict[str, Any]:
         """Give the collectives among these nodes numbers and tokens; return the token for each node that is one."""
         tokens = mark_collectives(nodes, self._group, self._number)
-        return {name: _token(device) for name, device in tokens.items()}
+        return {name: _token(device).handle for name, device in tokens.items()}
 
 
+@functools.cache
 def _token(device: str) -> Any:
-    if device not in _tokens:
-        with tf.init_scope(), tf.device(device):
-            _tokens[device] = tf.Variable(0.0, trainable=False)
-    return _tokens[device].handle
+    """The variable whose handle is the token of a device."""
+    with tf.init_scope(), tf.device(device):
+        return tf.Variable(0.0, trainable=False)

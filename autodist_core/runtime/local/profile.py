@@ -9,7 +9,6 @@ the kernels, and not of their launches.
 """
 
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,20 +29,18 @@ class Profile:
     """One session of TensorFlow's profiler, from its making to `stop`. The module has an example."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="autodist")
+        self._folder = tempfile.TemporaryDirectory(prefix="autodist", ignore_cleanup_errors=True)
         # TensorFlow 2.20 and 2.21 ignore options, and log a warning for each.
-        tf.profiler.experimental.start(self._folder)
+        tf.profiler.experimental.start(self._folder.name)
 
     def stop(self, replicas: Sequence[str]) -> tuple[Operation, ...]:
         """End the session; return the operations of steps in the order of their beginnings.
 
         `replicas` has the names of the replicas' devices. All CPU devices of TensorFlow are one to its profiler.
         """
-        try:
+        with self._folder as folder:
             tf.profiler.experimental.stop()
-            found = [each for path in Path(self._folder).rglob("*.xplane.pb") for each in _read(path, replicas)]
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            found = [each for path in Path(folder).rglob("*.xplane.pb") for each in _read(path, replicas)]
         return tuple(sorted(found, key=lambda each: each.begin))
 
 

@@ -131,11 +131,9 @@ class LocalSession(ReplicatedSession):
 
     def measure(self, timings: Timings | None) -> None:
         """Measure each step from now on; None ends this."""
-        if self._profile is not None:
+        if self._timings is not None and self._profile is not None:  # without timings there is no profile
             profile, self._profile = self._profile, None
-            operations = profile.stop([replica.name for replica in self.placement.replicas])
-            if self._timings is not None:
-                self._timings.add(operations)
+            self._timings.add(profile.stop([replica.name for replica in self.placement.replicas]))
         self._timings = timings
 
     def close(self) -> None:

@@ -86,8 +86,6 @@ class Backup:
     events: list[Event] = field(default_factory=list)
     written: set[str] = field(default_factory=set)
     """The variables that may have other values since the state was read."""
-    trained: bool = False
-    """Whether a training step ran since then. If so, the added variables may have other values too."""
     on_disk: OnDisk = field(default_factory=OnDisk)
     _event_bytes: int = 0
     _taken_at: float = field(default_factory=time.monotonic)
@@ -128,7 +126,6 @@ class Backup:
         """
         with defer_interrupt():
             self.done += training
-            self.trained |= training
             if training or written:
                 self._note(event, written)
 
@@ -145,12 +142,12 @@ class Backup:
         read_now = ((name, np.asarray(value)) for name, value in session.read_each(sorted(self.written)))
         values = {name: self.on_disk.keep(value, is_own=True) for name, value in read_now}
         added = self.added
-        if self.trained:
+        if self.steps < self.done:  # only a training step changes them
             added = {name: np.asarray(value) for name, value in session.read_added().items()}
         # After Ctrl-C, the backup has either the old state or the new one.
         with defer_interrupt():
             self.values, self.added = self.values | values, added
-            self.steps, self._event_bytes, self.trained = self.done, 0, False
+            self.steps, self._event_bytes = self.done, 0
             self.events.clear()
             self.written.clear()
             self._taken_at = time.monotonic()

@@ -72,8 +72,6 @@ class RecoveringSession(Session):
         self._backup = Backup(backup_every)
         self._added: list[tuple[GraphItem, int | None, frozenset[str]]] = []
         """The steps, each with the variables that it may write."""
-        self._sizes: dict[str, int] = {}
-        """The bytes of each variable."""
         self._unloaded: dict[str, Away | np.ndarray] = {}
         """The values that are written before the next step, or with which an earlier write has not succeeded."""
         self._forgotten: set[str] = set()
@@ -90,7 +88,6 @@ class RecoveringSession(Session):
     def add(self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None) -> SessionStep:
         """Add a step to this session."""
         self._added.append((item, usual, _written_by(item)))
-        self._sizes |= {variable.name: variable.byte_size for variable in item.variables}
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self.known = self._session.known
@@ -146,7 +143,8 @@ class RecoveringSession(Session):
         self._raise_unraised()
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
-            if 2 * sum(map(self._sizes.__getitem__, names)) < sum(map(self._sizes.__getitem__, self.known)):
+            sizes = {each.name: each.byte_size for item, *_ in self._added for each in item.variables}
+            if 2 * sum(sizes[name] for name in names) < sum(sizes[name] for name in self.known):
                 return self._try_until_done(lambda session: self._read(session, names))
             # A read of most of the state, as at the end of a fit, backs up all of them.
             self._try_until_done(self._back_up)
@@ -191,7 +189,7 @@ class RecoveringSession(Session):
 
     def read_added(self) -> dict[str, np.ndarray]:
         """Read the variables that kernels added."""
-        if self._session is None or not self._backup.trained:
+        if self._session is None or self._backup.steps == self._backup.done:  # only a training step changes them
             return self._backup.added
         return self._try_until_done(lambda session: session.read_added())
 
@@ -236,16 +234,15 @@ class RecoveringSession(Session):
 
     def _try_until_done(self, action: Callable[[Session], T]) -> T:
         """Do this in the session, or in another one that was brought to the state before an error."""
+        if self._session is None:
+            self._raise_unraised()
+            raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
         broken = 0
         failure: NodeLostError | BrokenOffError | None = None
         while True:
-            if failure is None and self._session is None:
-                self._raise_unraised()
-                raise NodeLostError("the cluster", f"{self._backup}; call fit again to start another one")
             try:
                 if failure is not None:
                     self._go_on_after(failure)
-                    failure = None
                 assert self._session is not None
                 return action(self._session)
             except UnendedError as error:

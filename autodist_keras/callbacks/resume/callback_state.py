@@ -27,6 +27,7 @@ import keras
 import numpy as np
 
 from autodist_core.log import log
+from autodist_core.runtime import same_bits
 from autodist_keras.callbacks.resume.encoding import decode, encode
 
 _NO_STATE = {"_model", "params", "_is_tracing", "_profiler_started"}
@@ -189,7 +190,7 @@ def _attributes(callback: Any) -> Iterator[tuple[str, tuple[Any, list[np.ndarray
         arrays: list[np.ndarray] = []
         if name not in _NO_STATE and not isinstance(value, keras.Model):
             try:
-                yield name, (encode(value, arrays, copy=True), arrays)
+                yield name, (encode(value, arrays), list(map(np.array, arrays)))
             except TypeError:
                 continue
 
@@ -207,7 +208,5 @@ def _digest(value: tuple[Any, list[np.ndarray]]) -> bytes:
 
 
 def _equal(one: tuple[Any, list[np.ndarray]], two: tuple[Any, list[np.ndarray]]) -> bool:
-    same = repr(one[0]) == repr(two[0]) and len(one[1]) == len(two[1])
-    return same and all(
-        (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()) for a, b in zip(one[1], two[1], strict=True)
-    )
+    # The same tree has as many arrays.
+    return repr(one[0]) == repr(two[0]) and all(map(same_bits, one[1], two[1]))

@@ -32,27 +32,27 @@ class Later:
         self.read = read
 
 
-def encode(value: Any, arrays: list[Any], copy: bool = False) -> Any:
+def encode(value: Any, arrays: list[Any]) -> Any:
     """What JSON can write of a value; its arrays are appended to `arrays`. A TypeError names a type it cannot encode.
 
-    A `Variable` stands for its value, which machines have written to a checkpoint beside the file. With `copy` the
-    arrays are copies, which nobody else writes. The module has an example.
+    A `Variable` stands for its value, which machines have written to a checkpoint beside the file. The module has an
+    example.
 
     >>> encode(object(), [])
     Traceback (most recent call last):
     TypeError: object
     """
     try:
-        return _encoded(value, arrays, copy)
+        return _encoded(value, arrays)
     except RecursionError:
         raise TypeError(f"{type(value).__name__} that contains itself") from None
 
 
-def _encoded(value: Any, arrays: list[Any], copy: bool) -> Any:
+def _encoded(value: Any, arrays: list[Any]) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.ndarray | np.generic) and _is_known(np.asarray(value).dtype):
-        arrays.append(np.array(value) if copy else np.asarray(value))
+        arrays.append(np.asarray(value))
         return {"array" if isinstance(value, np.ndarray) else "number": len(arrays) - 1}
     if isinstance(value, Later | Variable):
         arrays.append(value)
@@ -61,11 +61,10 @@ def _encoded(value: Any, arrays: list[Any], copy: bool) -> Any:
         arrays.append(np.frombuffer(value, np.uint8))
         return {"bytes": len(arrays) - 1}
     if type(value) in (list, tuple, set):
-        parts = [_encoded(part, arrays, copy) for part in value]
+        parts = [_encoded(part, arrays) for part in value]
         return parts if type(value) is list else {type(value).__name__: parts}
     if type(value) is dict:
-        pairs = value.items()
-        return {"dict": [[_encoded(key, arrays, False), _encoded(part, arrays, copy)] for key, part in pairs]}
+        return {"dict": [[_encoded(key, arrays), _encoded(part, arrays)] for key, part in value.items()]}
     if isinstance(value, FunctionType | BuiltinFunctionType) and _function(where := _where(value)) is value:
         return {"function": where}
     raise TypeError(type(value).__name__)

@@ -64,8 +64,8 @@ class Position:
         """Which of them is the current one."""
         self._generators: SeedGenerators | None = None
         """What the dataset draws seeds from."""
-        self._searched = self._unread = False
-        """Whether they were looked for, and whether they cannot be read."""
+        self._unread = False
+        """Whether they cannot be read."""
         self._drawn_first: Any = None
         """How many seeds were drawn before the first iterator of the training was made."""
         self._drawn: Any = None
@@ -224,9 +224,8 @@ class Position:
 
     def _find_generators(self, dataset: Any) -> None:
         """Find what a dataset draws seeds from. `dataset` is what Keras iterates over."""
-        if self._searched or self.kind != "tf.data.Dataset":
+        if self._generators is not None or self._unread or self.kind != "tf.data.Dataset":
             return
-        self._searched = True
         try:
             generators = SeedGenerators.of(_of_tf_data(dataset))
             generators.drawn()

@@ -21,6 +21,7 @@ import tensorflow as tf
 from autodist_core.errors import SessionError
 from autodist_core.kernel import drawn_by_replicas
 from autodist_core.log import log
+from autodist_core.runtime import same_bits
 from autodist_core.step.draws import Stream
 from autodist_core.step.graph_item import Variable
 from autodist_core.step.index import StepIndex
@@ -115,11 +116,11 @@ class VariableState:
                     entry.tf_variable.assign(value)
                 raise
             for index in counts:
-                entry = entries[index]
+                variable = entries[index].tf_variable
                 # A variable that was made early may have matched one that stands before it.
-                earlier = given.get(id(entry.tf_variable))
-                if earlier is None or (earlier != index and _has(entry, saved[earlier]["value"])):
-                    entry.tf_variable.assign(saved[index]["value"])
+                earlier = given.get(id(variable))
+                if earlier is None or (earlier != index and same_bits(variable.numpy(), saved[earlier]["value"])):
+                    variable.assign(saved[index]["value"])
 
         return rest
 
@@ -210,11 +211,6 @@ def _is_same(entry: Entry, saved: Any) -> bool:
     spec = entry.spec
     same = spec.kind == saved["kind"] and tuple(spec.shape) == value.shape and spec.dtype == value.dtype.name
     return same and _NUMBER.sub("", spec.name) == _NUMBER.sub("", saved["name"])
-
-
-def _has(entry: Entry, value: np.ndarray) -> bool:
-    """Whether a variable has this value, bit by bit."""
-    return np.asarray(entry.tf_variable).tobytes() == value.tobytes()
 
 
 def _of_types(spec: Any) -> Any:
