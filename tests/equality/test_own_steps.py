@@ -134,6 +134,43 @@ def test_two_optimizers_have_no_note():
         assert "is the model's own" not in front.plan(random.normal(size=(16, 3)), random.normal(size=(16, 4)))
 
 
+class SelfDistilled(OwnLoss, keras.Model):
+    """After its update, a teacher follows the weights, and the mean of what that says then is written, too."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.student, self.teacher = (
+            keras.Sequential([keras.Input((5,)), keras.layers.Dense(5, name=name)]) for name in ("student", "teacher"))
+        self.teacher.trainable = False
+        self.centre = self.add_weight(shape=(), initializer="ones", trainable=False, name="centre")
+
+    def call(self, x, training=False):
+        return self.student(x) - self.teacher(x) + self.centre
+
+    def returned(self, x, loss):
+        (student, _), (teacher, _) = self.student.weights, self.teacher.weights
+        if self.how == "read":
+            teacher.assign(0.9 * teacher + 0.1 * student)
+            x = self.teacher(x)
+        else:
+            teacher.assign(tf.while_loop(lambda value: True, lambda value: (0.5 * value + self.centre * student,),
+                                         [tf.identity(teacher)], maximum_iterations=2)[0])
+        self.centre.assign_add(0.1 * ops.mean(x))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("how", ["read", "overwritten"])
+@pytest.mark.parametrize("strategy", ["AllReduce", "PartitionedPS"])
+def test_writes_after_what_followed_the_update(how: str, strategy: str):
+    """The last write needs a variable that was written after the update, or changes one that a loop has read then."""
+
+    def build() -> keras.Model:
+        return ready(SelfDistilled(how), "sgd", jit_compile=False)
+
+    assert_equal_training(build, data=dense_data(), strategy=strategy, replicas=3)
+
+
 class OfAList(OwnLoss, OwnStep):
     """Its optimizer is deep in a container."""
 
