@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from autodist_core import whole_batch
 from tests.support.models import Data, ReferenceModel, dense_data, ready
 from tests.support.plans import notes_of
 from tests.support.steps import Adversarial, OwnLoss, OwnStep
@@ -164,11 +165,36 @@ class SelfDistilled(OwnLoss, keras.Model):
 @pytest.mark.parametrize("strategy", ["AllReduce", "PartitionedPS"])
 def test_writes_after_what_followed_the_update(how: str, strategy: str):
     """The last write needs a variable that was written after the update, or changes one that a loop has read then."""
+    assert_equal_training(
+        lambda: ready(SelfDistilled(how), "sgd", jit_compile=False), data=dense_data(), strategy=strategy, replicas=3
+    )
 
-    def build() -> keras.Model:
-        return ready(SelfDistilled(how), "sgd", jit_compile=False)
 
-    assert_equal_training(build, data=dense_data(), strategy=strategy, replicas=3)
+class Centring(OwnLoss, keras.Sequential):
+    """Writes the mean of what it says, and takes it off; what the step returns is made of rows and of that mean."""
+
+    def __init__(self):
+        super().__init__([keras.Input((5,)), keras.layers.Dense(2, name="out")])
+        self.centre = self.add_weight(shape=(2,), initializer="zeros", trainable=False, name="centre")
+
+    def call(self, x, training=False):
+        said = super().call(x)
+        if training:
+            self.centre.assign(0.5 * self.centre + 0.5 * ops.mean(whole_batch(said), axis=0))
+        return said - self.centre
+
+    def returned(self, x, loss):
+        said = self(x)
+        return {"loss": loss, "above": ops.sum(ops.cast(said > self.centre, "int32")), "root": ops.sqrt(loss),
+                "distance": ops.mean(ops.abs(said + self.centre))}  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["AllReduce", "PS"])
+def test_results_of_rows_and_of_state_that_the_step_wrote(strategy: str):
+    """The batches leave some replicas fewer examples than others."""
+    assert_equal_training(
+        lambda: ready(Centring(), "sgd", jit_compile=False), data=dense_data(), strategy=strategy, replicas=3
+    )
 
 
 class OfAList(OwnLoss, OwnStep):
