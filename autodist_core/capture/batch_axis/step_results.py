@@ -11,6 +11,8 @@ The results of `predict` are rows of any type, unless their states say otherwise
 
     transpose(x)                           rows    along axis 1
     reduce_mean(x, 0)                      mean    one value for the whole batch
+
+So are the rows from which a result of another step is computed together with a variable that the step has written.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
