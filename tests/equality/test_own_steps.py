@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from autodist_core import whole_batch
 from tests.support.models import Data, ReferenceModel, dense_data, ready
 from tests.support.plans import notes_of
 from tests.support.steps import Adversarial, OwnLoss, OwnStep
@@ -132,6 +133,68 @@ def test_two_optimizers_have_no_note():
     model.compile("sgd", keras.optimizers.SGD(0.1), jit_compile=False)
     with distributed(model) as front:
         assert "is the model's own" not in front.plan(random.normal(size=(16, 3)), random.normal(size=(16, 4)))
+
+
+class SelfDistilled(OwnLoss, keras.Model):
+    """After its update, a teacher follows the weights, and the mean of what that says then is written, too."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.student, self.teacher = (
+            keras.Sequential([keras.Input((5,)), keras.layers.Dense(5, name=name)]) for name in ("student", "teacher"))
+        self.teacher.trainable = False
+        self.centre = self.add_weight(shape=(), initializer="ones", trainable=False, name="centre")
+
+    def call(self, x, training=False):
+        return self.student(x) - self.teacher(x) + self.centre
+
+    def returned(self, x, loss):
+        (student, _), (teacher, _) = self.student.weights, self.teacher.weights
+        if self.how == "read":
+            teacher.assign(0.9 * teacher + 0.1 * student)
+            x = self.teacher(x)
+        else:
+            teacher.assign(tf.while_loop(lambda value: True, lambda value: (0.5 * value + self.centre * student,),
+                                         [tf.identity(teacher)], maximum_iterations=2)[0])
+        self.centre.assign_add(0.1 * ops.mean(x))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("how", ["read", "overwritten"])
+@pytest.mark.parametrize("strategy", ["AllReduce", "PartitionedPS"])
+def test_writes_after_what_followed_the_update(how: str, strategy: str):
+    """The last write needs a variable that was written after the update, or changes one that a loop has read then."""
+    assert_equal_training(
+        lambda: ready(SelfDistilled(how), "sgd", jit_compile=False), data=dense_data(), strategy=strategy, replicas=3
+    )
+
+
+class Centring(OwnLoss, keras.Sequential):
+    """Writes the mean of what it says, and takes it off; what the step returns is made of rows and of that mean."""
+
+    def __init__(self):
+        super().__init__([keras.Input((5,)), keras.layers.Dense(2, name="out")])
+        self.centre = self.add_weight(shape=(2,), initializer="zeros", trainable=False, name="centre")
+
+    def call(self, x, training=False):
+        said = super().call(x)
+        if training:
+            self.centre.assign(0.5 * self.centre + 0.5 * ops.mean(whole_batch(said), axis=0))
+        return said - self.centre
+
+    def returned(self, x, loss):
+        said = self(x)
+        return {"loss": loss, "above": ops.sum(ops.cast(said > self.centre, "int32")), "root": ops.sqrt(loss),
+                "distance": ops.mean(ops.abs(said + self.centre))}  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["AllReduce", "PS"])
+def test_results_of_rows_and_of_state_that_the_step_wrote(strategy: str):
+    """The batches leave some replicas fewer examples than others."""
+    assert_equal_training(
+        lambda: ready(Centring(), "sgd", jit_compile=False), data=dense_data(), strategy=strategy, replicas=3
+    )
 
 
 class OfAList(OwnLoss, OwnStep):

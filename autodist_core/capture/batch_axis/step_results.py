@@ -11,11 +11,14 @@ The results of `predict` are rows of any type, unless their states say otherwise
 
     transpose(x)                           rows    along axis 1
     reduce_mean(x, 0)                      mean    one value for the whole batch
+
+So are the rows from which a result of another step is computed together with a variable that the step has written.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from autodist_core.capture.batch_axis.given import last_writes
 from autodist_core.capture.batch_axis.states.finding import UncombinedResult
 from autodist_core.capture.batch_axis.states.reduced import Largest, Linear, Reduced, Smallest
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, Distinct, Rows, Sizes, State
@@ -36,18 +39,32 @@ def _to_be_joined(traced: Traced) -> list[Any]:
     if traced.concat_outputs:
         parts = {id(tensor) for tensor in traced.result_parts}
         return list({id(tensor): tensor for tensor in traced.outputs if id(tensor) not in parts}.values())
-    needed = {id(tensor): tensor for tensor in traced.outputs}
-    behind = reached_from((tensor.op for tensor in traced.outputs), sources)
-    combined = {handle for handle, variable in traced.captured.items() if variable.kind == "metric"}
-    for operation in traced.graph.get_operations() if combined else ():
-        inputs = operation.inputs if operation.name in behind else ()
-        if any(tensor.op.name in combined for tensor in inputs):
-            combined.add(operation.name)
-            needed.update({id(tensor): tensor for tensor in inputs})
+    needed, combined = _beside(traced, {handle for handle, each in traced.captured.items() if each.kind == "metric"})
+    needed |= {id(tensor): tensor for tensor in traced.outputs}
     return [
         tensor for tensor in needed.values()
         if (tensor.dtype.is_integer or tensor.dtype.is_bool) and tensor.op.name not in combined
     ]
+
+
+def _beside(traced: Traced, handles: Collection[str]) -> tuple[dict[int, Any], set[str]]:
+    """Return the tensors from which a result is computed together with these variables, and what is computed so."""
+    needed, behind, made = {}, reached_from((tensor.op for tensor in traced.outputs), sources), set(handles)
+    for operation in traced.graph.get_operations() if handles else ():
+        inputs = operation.inputs if operation.name in behind else ()
+        if any(tensor.op.name in made for tensor in inputs):
+            made.add(operation.name)
+            needed.update({id(tensor): tensor for tensor in inputs})
+    return needed, made
+
+
+def _rows_beside_state(traced: Traced, state_of: Callable[[Any], State]) -> Iterator[Joined]:
+    """Yield how rows are joined from which a result is computed once more, with the combined state of a variable."""
+    written = last_writes(traced)
+    handles = {handle for handle, each in traced.captured.items() if each.name in written}
+    for tensor in _beside(traced, handles)[0].values():
+        if isinstance(state := state_of(tensor), Rows) and len(state.axes) == 1:
+            yield Joined(name_of(tensor), "rows", state.axis)
 
 
 def joined(traced: Traced, state_of: Callable[[Any], State]) -> tuple[Joined, ...]:
@@ -69,7 +86,7 @@ def joined(traced: Traced, state_of: Callable[[Any], State]) -> tuple[Joined, ..
     return tuple(
         Joined(name_of(tensor), how) for tensor in tensors for how in [how_joined(state_of(tensor))]
         if how is not None and (how != "sum" or tensor.dtype.is_integer)
-    )
+    ) + tuple(_rows_beside_state(traced, state_of))
 
 
 def how_joined(state: State) -> str | None:

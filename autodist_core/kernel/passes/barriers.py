@@ -24,7 +24,7 @@ from autodist_core.kernel.analysis.shapes import partial_shapes, static_shapes
 from autodist_core.kernel.draft import Draft
 from autodist_core.kernel.kernel import Kernel
 from autodist_core.step import naming
-from autodist_core.step.index import StepIndex
+from autodist_core.step.index import StepIndex, analysis
 
 
 class Barriers(Kernel):
@@ -44,7 +44,7 @@ class Barriers(Kernel):
         step = draft.step
         side = [
             name for name in step.in_order(step.side_effects)
-            if name not in draft.placement.after_update(step) and not _follows_update(step, name)
+            if name not in draft.placement.after_update(step) and name not in _following(step)
         ]
         results = _results(draft, side)
         for occurrence in sorted(step.forward_updates):
@@ -83,7 +83,7 @@ def _results(draft: Draft, side: list[str]) -> list[str]:
     afterwards = step.written_by(step.writers.difference(side, step.update_of))
     return [
         name for name in map(naming.node_of, step.item.outputs)
-        if _is_there(draft, name) and name not in draft.placement.after_update(step) and not _follows_update(step, name)
+        if _is_there(draft, name) and name not in draft.placement.after_update(step) and name not in _following(step)
         and not _looks_at(step, name, afterwards)
     ]
 
@@ -96,15 +96,25 @@ def _is_there(draft: Draft, name: str) -> bool:
     return all(replica.copy_of(name) in draft.editor for replica in draft.active_replicas)
 
 
-def _follows_update(step: StepIndex, name: str) -> bool:
-    """Whether a node of compute needs a value that an update of this step has written."""
+@analysis
+def _following(step: StepIndex) -> frozenset[str]:
+    """Return the nodes that need what an update of this step has written, or what such a node has written.
+
+    A node that writes what such a node has read is one of them, too.
+    """
     numbers = [each for each in step.occurrences if each not in step.forward_updates]
     first = min((step.position[node] for node, number in step.update_of.items() if number in numbers), default=step.end)
-    later = [node for node in step.cone([name]) if step.position[node] > first]
     written = set[str]().union(*(step.written_in(number) for number in numbers))
     # The update writes the shards of a split variable, and compute reads the variable put together.
     written |= {step.variables[variable].part_of for variable in written}
-    return not written.isdisjoint(step.touched_by(later))
+    found, seen = set[str](), set[str]()
+    for name in list(step.position)[first + 1 :]:
+        touched, writes = step.touched_by([name]), step.written_by([name])
+        if not found.isdisjoint(step.sources(name)) or written & touched or seen & writes:
+            found.add(name)
+            written |= writes
+            seen |= touched
+    return frozenset(found)
 
 
 def _hold_back(draft: Draft, gradients: list[str], side: list[str], results: list[str]) -> None:
