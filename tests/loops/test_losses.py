@@ -1,6 +1,7 @@
 """Losses of several terms, and of sums and means over the examples: each term counts in its own way."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -204,6 +205,27 @@ def _train_totals(front: Any) -> Any:
 def test_losses_of_totals_equal_one_devices(caplog):
     assert_equal_loops(_train_totals, "PartitionedPS")
     assert not [each for each in caplog.records if "not exact" in each.getMessage()]
+
+
+def _clipped_on_their_way(front: Any) -> Any:
+    """Means whose gradients are clipped for each example: by a custom gradient of the step, and of a nested function.
+    """
+    clipped = tf.custom_gradient(lambda x: (tf.identity(x), lambda upstream: tf.clip_by_norm(upstream, 0.02, axes=[1])))
+    nets = [Net(), Net()]
+
+    def step(net, of_logits, x, y):
+        def loss():
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=of_logits(net(x))))
+
+        return net.train(loss)
+
+    marked = [front.function(partial(step, *each)) for each in zip(nets, (clipped, tf.function(clipped)), strict=True)]
+    losses = [[each(*batch) for each in marked] for batch in batches(*examples())]
+    return losses, [values(net.variables) for net in nets]
+
+
+def test_means_whose_gradients_are_clipped_on_their_way_equal_one_devices():
+    assert_equal_loops(_clipped_on_their_way, "PS")
 
 
 def _evaluated(front: Any) -> Any:
