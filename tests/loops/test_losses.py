@@ -228,6 +228,28 @@ def test_means_whose_gradients_are_clipped_on_their_way_equal_one_devices():
     assert_equal_loops(_clipped_on_their_way, "PS")
 
 
+def _with_slopes(front: Any) -> Any:
+    """A jacobian computes with integers of its own, in the shape of a variable, and a penalty of it is no second use.
+    """
+    net, scale = Net(), tf.Variable(1.0, dtype=tf.float64, name="scale")
+
+    @front.function
+    def step(x, y):
+        def loss():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                logits = scale * net(x)
+            return net.loss(x, y) + tf.reduce_mean(tape.batch_jacobian(logits, x) ** 2)
+
+        return descend(loss, [*net.variables, scale], 0.1)
+
+    return [step(*batch) for batch in batches(*examples())], values([*net.variables, scale])
+
+
+def test_a_penalty_of_the_jacobian_by_the_examples_equals_one_devices():
+    assert_equal_loops(_with_slopes, "PS")
+
+
 def _evaluated(front: Any) -> Any:
     net = Net()
 
