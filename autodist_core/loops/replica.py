@@ -68,8 +68,10 @@ class Replica(tf.distribute.ReplicaContext):
         along = received.axis("all_gather", axis, value.shape.rank)
         order = list(range(value.shape.rank))
         order.insert(0, order.pop(along))
-        # A slice of all rows: the number of rows that all replicas have together is not known while it is traced.
-        rows = tf.transpose(value, order)[self._inside.replica * 0 :]
+        rows = tf.transpose(value, order)
+        if rows.shape[0] is not None:
+            # A slice of all rows: the number of rows that all replicas have together is not known while it is traced.
+            rows = rows[self._inside.replica * 0 :]
         return tf.transpose(self._inside.gather(rows), [order.index(at) for at in range(len(order))])
 
 

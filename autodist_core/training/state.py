@@ -255,13 +255,13 @@ class TrainingState:
     def looked_at(self, entry: Entry) -> None:
         """Give a variable its current value before somebody sees it."""
         others = threading.get_ident() != self._thread
-        if entry.spec.name in self._homes:
-            if not self.session.works_here:
+        if (name := entry.spec.name) not in self._entries:  # the variable is the only copy, or a home
+            if name in self._homes and not self.session.works_here:
                 if not self._stepping and not others:
                     with self._session_lock:
                         self.session.settle()
                 # Another thread may change it while the next step runs.
-                self._homes.may_change(entry.spec.name, 2 if others else 1)
+                self._homes.may_change(name, 2 if others else 1)
             return
         if others:
             # Without its patience, the thread sees the value that the model has.

@@ -82,7 +82,9 @@ def test_rows_of_all_replicas_inside_run():
         data = strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensors(x).repeat(2))
         context = tf.distribute.get_replica_context
         for batch in data:
-            scores = strategy.run(train, args=(weight, batch, lambda own: context().all_gather(own, 0)))
+            arguments = (weight, batch, lambda own: context().all_gather(own, 0))
+            assert "not exact" not in strategy.plan(train, args=arguments)
+            scores = strategy.run(train, args=arguments)
         per_replica = strategy.experimental_local_results(
             strategy.run(lambda x: context().all_gather(x, axis=1), args=(tf.constant([[1.0, 2.0]]),))
         )

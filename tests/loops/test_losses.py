@@ -1,6 +1,7 @@
 """Losses of several terms, and of sums and means over the examples: each term counts in its own way."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -204,6 +205,49 @@ def _train_totals(front: Any) -> Any:
 def test_losses_of_totals_equal_one_devices(caplog):
     assert_equal_loops(_train_totals, "PartitionedPS")
     assert not [each for each in caplog.records if "not exact" in each.getMessage()]
+
+
+def _clipped_on_their_way(front: Any) -> Any:
+    """Means whose gradients are clipped for each example: by a custom gradient of the step, and of a nested function.
+    """
+    clipped = tf.custom_gradient(lambda x: (tf.identity(x), lambda upstream: tf.clip_by_norm(upstream, 0.02, axes=[1])))
+    nets = [Net(), Net()]
+
+    def step(net, of_logits, x, y):
+        def loss():
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=of_logits(net(x))))
+
+        return net.train(loss)
+
+    marked = [front.function(partial(step, *each)) for each in zip(nets, (clipped, tf.function(clipped)), strict=True)]
+    losses = [[each(*batch) for each in marked] for batch in batches(*examples())]
+    return losses, [values(net.variables) for net in nets]
+
+
+def test_means_whose_gradients_are_clipped_on_their_way_equal_one_devices():
+    assert_equal_loops(_clipped_on_their_way, "PS")
+
+
+def _with_slopes(front: Any) -> Any:
+    """A jacobian computes with integers of its own, in the shape of a variable, and a penalty of it is no second use.
+    """
+    net, scale = Net(), tf.Variable(1.0, dtype=tf.float64, name="scale")
+
+    @front.function
+    def step(x, y):
+        def loss():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                logits = scale * net(x)
+            return net.loss(x, y) + tf.reduce_mean(tape.batch_jacobian(logits, x) ** 2)
+
+        return descend(loss, [*net.variables, scale], 0.1)
+
+    return [step(*batch) for batch in batches(*examples())], values([*net.variables, scale])
+
+
+def test_a_penalty_of_the_jacobian_by_the_examples_equals_one_devices():
+    assert_equal_loops(_with_slopes, "PS")
 
 
 def _evaluated(front: Any) -> Any:

@@ -93,6 +93,30 @@ def test_a_loop_over_an_iterator_ends_with_the_data_or_earlier(strategy, seven):
     assert [float(epoch(iterator, 10.0)) for _ in range(3)] == [15.0, 6.0, 0.0]
 
 
+def test_a_function_uses_what_its_runs_train(strategy, seven):
+    """Two runs, one of them in a loop, and operations on the variable, which is the only copy on one machine."""
+    weight = tf.Variable(1.0, dtype=tf.float64, name="weight")
+
+    def change(x):
+        descend(lambda: tf.reduce_sum(x * weight), weight, rate=-1.0)
+
+    @tf.function
+    def epoch(dataset, last):
+        for element in dataset:
+            strategy.run(change, args=(element,))
+        strategy.run(change, args=(last,))
+        seen = 2 * weight
+        weight.assign(0.5 * weight)
+        return seen
+
+    expected, last = 1.0, next(iter(seven))
+    for _ in range(3):
+        expected += 21.0 + 3.0
+        assert float(epoch(seven, last)) == 2 * expected
+        expected /= 2
+        assert float(weight) == expected
+
+
 @pytest.mark.oldest
 def test_datasets_and_iterators_that_are_made_for_each_epoch_share_a_trace(strategy):
     traces, gone, offset = [], [], tf.Variable(0.0, dtype=tf.float64)

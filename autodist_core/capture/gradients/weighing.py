@@ -25,6 +25,7 @@ import tensorflow as tf
 from autodist_core.capture.batch_axis import NO_CLAIM, SAME, Alike, Linear, Mixed, Reduced, Rows, Size, State, Sum
 from autodist_core.capture.gradients.recording import OfExamples
 from autodist_core.capture.gradients.terms import Term, sum_of
+from autodist_core.capture.tape import graphs_of
 from autodist_core.capture.traced import Counted
 
 
@@ -36,7 +37,8 @@ def weighed(
 
     Without any, all gradients count by the share. The seeds of sums and means over examples that are differentiated
     with respect to these (`of_examples`) count by a power of the share in any case. `always` says that gradients are
-    added up where they are computed: the seeds must count by the share there.
+    added up where they are computed: the seeds must count by the share there. So they must where a custom gradient
+    need not be linear in what it gets, such as one that clips.
 
     >>> with tf.Graph().as_default():
     ...     of_sum, of_penalty = tf.ones([], name="of_sum"), tf.ones([], name="of_penalty")
@@ -46,9 +48,17 @@ def weighed(
     """
     found = list(targets)
     counted = _counted(_means_of_examples(of_examples, state_of))
-    if not always and not counted and all(_power(state) == 1 for _, state in found):
+    by_share = not always and not counted and all(_power(state) == 1 for _, state in found)
+    if by_share and not any(map(_has_custom_gradient, {seed.graph for seed, _ in found})):
         return [], {}
     return [seed for seed, _ in found], {**counted, **_counted(found)}
+
+
+def _has_custom_gradient(graph: Any) -> bool:
+    return any(
+        (each.type == "IdentityN" and "_gradient_op_type" in each.node_def.attr)
+        or any(map(_has_custom_gradient, graphs_of(each))) for each in graph.get_operations()
+    )
 
 
 def seeded(target: State, seed: State) -> State:

@@ -59,7 +59,8 @@ def second_uses(traced: Traced, tape: Tape, updates: Iterable[str]) -> Iterator[
     found: dict[str, Any] = {}
     for operation in operations:
         for tensor in operation.outputs if operation.name in calls and operation.type != "Const" else ():
-            if tensor.shape.is_fully_defined() and tuple(tensor.shape) in shapes:
+            # A jacobian computes with integers of its own.
+            if not tensor.dtype.is_integer and tensor.shape.is_fully_defined() and tuple(tensor.shape) in shapes:
                 culprit = _culprit(tensor, calls, ours, created)
                 if culprit is not None:
                     found.setdefault(culprit.name, culprit)
