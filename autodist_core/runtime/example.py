@@ -42,7 +42,7 @@ def example_cluster() -> Any:
     server = tf.distribute.Server.create_local_server(server_config(ONE_SERVER.job, 2))
     # By its name, TensorFlow would reach the server without a message, and the server would write to the memory it got.
     target = server.target.replace("localhost", "127.0.0.1")
-    return SimpleNamespace(target=target, lost=Future(), give_back=give_back, server=server)
+    return SimpleNamespace(target=target, lost=Future(), sessions=[], give_back=give_back, server=server)
 
 
 def example_values() -> dict[str, np.ndarray]:

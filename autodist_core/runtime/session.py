@@ -63,6 +63,8 @@ class DistributedSession(ReplicatedSession):
         super().__init__(placement)
         self._calls, self._give_back = Calls(cluster.lost), cluster.give_back
         self._session = tf.compat.v1.Session(cluster.target, tf.Graph(), _config(placement))
+        self._opened = cluster.sessions
+        self._opened.append(self._session)
         self._variables: dict[str, Variable] = {}
         self._added = AddedVariables(self._adopt, self._write, self._read)
         self._transfers: Any = Transfers(self._session, placement, self.call)
@@ -135,6 +137,7 @@ class DistributedSession(ReplicatedSession):
         session, self._session = self._session, None
         if session is None:
             return
+        self._opened.remove(session)
         try:
             for step in self._loose:
                 step.close()

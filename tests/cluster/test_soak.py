@@ -8,10 +8,12 @@ from pathlib import Path
 import keras
 import pytest
 
+from autodist_keras import DistributedModel
+from tests.cluster.hurting import agents
 from tests.cluster.over_hosts import OverHosts, nothing_left
-from tests.support.compare import assert_equally_trained
+from tests.support.compare import assert_equally_trained, assert_same
 from tests.support.models import DENSE, dense_data
-from tests.support.training import train_plain
+from tests.support.training import compiled, train_plain, trained
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("collecting")
@@ -82,6 +84,18 @@ def test_clusters_that_come_and_go_leave_nothing(network, known_hosts):
         counts.append(open_here())
     # What was told to end may still be ending.
     until(lambda: all(open_here()[what] <= count for what, count in counts[0].items()))
+
+
+@pytest.mark.usefixtures("float64", "known_hosts")
+def test_the_agents_of_a_front_that_nobody_has_any_more_end_and_its_model_is_trained(network):
+    """As when a notebook's cell that makes a DistributedModel is run again."""
+    data = dense_data(24)
+    alone, model = compiled(DENSE), compiled(DENSE)
+    DistributedModel(model, network.pair(), "PartitionedPS").fit(data.x, data.y, batch_size=8, shuffle=False, verbose=0)
+    gc.collect()
+    until(lambda: not agents(network.hosts[1]))
+    alone.fit(data.x, data.y, batch_size=8, shuffle=False, verbose=0)
+    assert_same(trained(alone).state, trained(model).state)
 
 
 @pytest.mark.usefixtures("float64")

@@ -11,8 +11,10 @@ import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import MutableMapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from typing import Any
 
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.in_parallel import end_agents
@@ -49,9 +51,11 @@ class Cluster:
         self.lost: Future[NodeLostError] = Future()
         """Has the error as its result when a node is lost; cancelled when the cluster is closed."""
         self._agents = launched.agents
-        self._lost_after = lost_after
         self._closing = threading.Event()
-        self._watch = threading.Thread(target=self._watch_agents, daemon=True, name="autodist-watch")
+        self.sessions: list[Any] = []
+        """TensorFlow's sessions that are open. The watch closes them when nobody has the cluster any more."""
+        arguments = weakref.ref(self), launched, self.sessions, self._closing, lost_after
+        self._watch = threading.Thread(target=_watch_agents, args=arguments, daemon=True, name="autodist-watch")
         self._watch.start()
 
     @classmethod
@@ -86,38 +90,48 @@ class Cluster:
         else:
             end_agents(self._agents)
 
-    def _watch_agents(self) -> None:
-        last_heartbeat = before = time.monotonic()
-        waiting = Waiting("answer", len(self._agents), self._lost_after, _SILENT_SECONDS)
-        while not self._closing.wait(_LOOK_SECONDS):
-            now = time.monotonic()
-            if now - before > _HEARTBEAT_SECONDS + 10 * _LOOK_SECONDS:
-                # This process itself was suspended (a closed laptop, a debugger) and read no message: allow more time.
-                for agent in self._agents:
-                    agent.last_heard = max(agent.last_heard, now - self._lost_after / 2)
-            before = now
-            if now - last_heartbeat > _HEARTBEAT_SECONDS:
-                last_heartbeat = now
-                for agent in self._agents:
-                    agent.send_heartbeat()
-            silent = [agent for agent in self._agents if now - agent.last_heard > _SILENT_SECONDS]
-            waiting.on([a.node.address for a in silent], min((a.last_heard for a in silent), default=now))
-            for agent in self._agents:
-                why = self._why_lost(agent, now)
-                if why:
-                    with contextlib.suppress(InvalidStateError):  # the cluster is being closed
-                        self.lost.set_result(NodeLostError(agent.node.address, why))
-                    return
 
-    def _why_lost(self, agent: AgentHandle, now: float) -> str:
-        """Why the node of an agent is lost; empty if it is not."""
-        if agent.ended:
-            return agent.why_it_ended()
-        silence = now - agent.last_heard
-        if silence > self._lost_after:
-            why = f"no message came from its agent for {silence:.0f} s (the machine hangs, or the network is down)"
-            return why + agent.log_tail()
-        return ""
+def _watch_agents(
+    watched: weakref.ref[Cluster], launched: Launched, sessions: list[Any], closing: threading.Event, lost_after: float
+) -> None:
+    """Tell the cluster which node is lost, until it is closed. When nobody has the cluster any more, end its agents."""
+    last_heartbeat = before = time.monotonic()
+    waiting = Waiting("answer", len(launched.agents), lost_after, _SILENT_SECONDS)
+    while not closing.wait(_LOOK_SECONDS):
+        now = time.monotonic()
+        if now - before > _HEARTBEAT_SECONDS + 10 * _LOOK_SECONDS:
+            # This process itself was suspended (a closed laptop, a debugger) and read no message: allow more time.
+            for agent in launched.agents:
+                agent.last_heard = max(agent.last_heard, now - lost_after / 2)
+        before = now
+        if now - last_heartbeat > _HEARTBEAT_SECONDS:
+            last_heartbeat = now
+            for agent in launched.agents:
+                agent.send_heartbeat()
+        silent = [agent for agent in launched.agents if now - agent.last_heard > _SILENT_SECONDS]
+        waiting.on([a.node.address for a in silent], min((a.last_heard for a in silent), default=now))
+        if (cluster := watched()) is None:
+            for session in sessions:  # the close of one whose servers are gone would wait for ever
+                session.close()
+            end_agents(launched.agents)
+            return
+        for agent in launched.agents:
+            if why := _why_lost(agent, now, lost_after):
+                with contextlib.suppress(InvalidStateError):  # the cluster is being closed
+                    cluster.lost.set_result(NodeLostError(agent.node.address, why))
+                return
+        del cluster
+
+
+def _why_lost(agent: AgentHandle, now: float, lost_after: float) -> str:
+    """Why the node of an agent is lost; empty if it is not."""
+    if agent.ended:
+        return agent.why_it_ended()
+    silence = now - agent.last_heard
+    if silence > lost_after:
+        why = f"no message came from its agent for {silence:.0f} s (the machine hangs, or the network is down)"
+        return why + agent.log_tail()
+    return ""
 
 
 def bypass_proxy_for(address: str, environment: MutableMapping[str, str] = os.environ) -> None:
