@@ -128,18 +128,6 @@ def test_what_is_exact_has_no_note(name: str):
     assert "not exact" not in plan and "is the model's own" not in plan and "whether" not in plan, plan
 
 
-class Bounded(OwnStep):
-    """Has a custom gradient, which is not linear in what it gets: it depends on how the mean of a slice counts."""
-
-    def call(self, x):
-        bounded = tf.custom_gradient(lambda x: (tf.identity(x), lambda upstream: tf.tanh(100 * upstream)))
-        return super().call(x) + bounded(self.first(x))
-
-
-def test_a_custom_gradient_gets_that_of_the_whole_batchs_mean():
-    assert_equal_training(ReferenceModel("bounded", Bounded, dense_data, dict), optimizer="sgd", replicas=3)
-
-
 def test_two_optimizers_have_no_note():
     model, random = seeded(Adversarial), np.random.default_rng(2)
     model.compile("sgd", keras.optimizers.SGD(0.1), jit_compile=False)
