@@ -306,12 +306,16 @@ def test_one_scaled_loss_for_two_optimizers_and_its_value(clipped: bool, builder
     assert_equal_training(stepping(step, prepare), program, replicas=3, strategy=builder)
 
 
-def test_gradients_of_a_scaled_and_of_an_unscaled_loss_are_not_added_up():
+@pytest.mark.parametrize("scaled_first", [False, True])
+def test_gradients_of_a_scaled_and_of_an_unscaled_loss_are_added_up_in_one_order_only(scaled_first: bool):
     def step(model, data):
-        both = [a + b for a, b in zip(gradients_of(model, data, True), gradients_of(model, data, False), strict=True)]
-        model.optimizer.apply(both, model.trainable_variables)
+        one, other = (gradients_of(model, data, scaled) for scaled in (scaled_first, not scaled_first))
+        model.optimizer.apply([a + b for a, b in zip(one, other, strict=True)], model.trainable_variables)
 
-    assert_refused(stepping(step)(), r"gradients of two kinds are added up at")
+    if scaled_first:
+        assert_equal_training(stepping(step), _fit)
+    else:
+        assert_refused(stepping(step)(), r"gradients of two kinds are added up at")
 
 
 MIXED = {

@@ -135,6 +135,10 @@ def test_two_optimizers_have_no_note():
         assert "is the model's own" not in front.plan(random.normal(size=(16, 3)), random.normal(size=(16, 4)))
 
 
+def assert_equal_on_three(of, how):
+    assert_equal_training(lambda: ready(of(), "sgd", jit_compile=False), data=dense_data(), strategy=how, replicas=3)
+
+
 class SelfDistilled(OwnLoss, keras.Model):
     """After its update, a teacher follows the weights, and the mean of what that says then is written, too."""
 
@@ -165,9 +169,7 @@ class SelfDistilled(OwnLoss, keras.Model):
 @pytest.mark.parametrize("strategy", ["AllReduce", "PartitionedPS"])
 def test_writes_after_what_followed_the_update(how: str, strategy: str):
     """The last write needs a variable that was written after the update, or changes one that a loop has read then."""
-    assert_equal_training(
-        lambda: ready(SelfDistilled(how), "sgd", jit_compile=False), data=dense_data(), strategy=strategy, replicas=3
-    )
+    assert_equal_on_three(lambda: SelfDistilled(how), strategy)
 
 
 class Centring(OwnLoss, keras.Sequential):
@@ -189,12 +191,9 @@ class Centring(OwnLoss, keras.Sequential):
                 "distance": ops.mean(ops.abs(said + self.centre))}  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", ["AllReduce", "PS"])
-def test_results_of_rows_and_of_state_that_the_step_wrote(strategy: str):
+def test_results_of_rows_and_of_state_that_the_step_wrote():
     """The batches leave some replicas fewer examples than others."""
-    assert_equal_training(
-        lambda: ready(Centring(), "sgd", jit_compile=False), data=dense_data(), strategy=strategy, replicas=3
-    )
+    assert_equal_on_three(Centring, "AllReduce")
 
 
 class OfAList(OwnLoss, OwnStep):

@@ -50,7 +50,7 @@ INSIDE = {
         "side_state", "recomputed", "joining", "totals", "own_writes", "updates_by_hand", "deciding",
     ),
     "autodist_core.capture.gradients": ("terms", "recording", "weighing"),
-    "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "step_results", "given", "flow"),
+    "autodist_core.capture.batch_axis": ("states", "rules", "replicas", "given", "step_results", "flow"),
     "autodist_core.capture.batch_axis.states": (
         "state", "reduced", "finding", "constants", "operations", "layout", "sizes", "places", "reshaping",
         "slice_bounds", "rounds",

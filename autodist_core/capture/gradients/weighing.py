@@ -18,6 +18,7 @@ that divided by the batch size. A result with terms of several kinds is added up
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import tensorflow as tf
@@ -49,15 +50,19 @@ def weighed(
     found = list(targets)
     counted = _counted(_means_of_examples(of_examples, state_of))
     by_share = not always and not counted and all(_power(state) == 1 for _, state in found)
-    if by_share and not any(map(_has_custom_gradient, {seed.graph for seed, _ in found})):
+    if by_share and not any(_have_custom_gradient(_before(seed)) for seed, _ in found):
         return [], {}
     return [seed for seed, _ in found], {**counted, **_counted(found)}
 
 
-def _has_custom_gradient(graph: Any) -> bool:
+def _before(seed: Any) -> Iterator[Any]:
+    return takewhile(lambda each: each.name != seed.op.name, seed.graph.get_operations())
+
+
+def _have_custom_gradient(operations: Iterable[Any]) -> bool:
     return any(
         (each.type == "IdentityN" and "_gradient_op_type" in each.node_def.attr)
-        or any(map(_has_custom_gradient, graphs_of(each))) for each in graph.get_operations()
+        or any(_have_custom_gradient(graph.get_operations()) for graph in graphs_of(each)) for each in operations
     )
 
 
