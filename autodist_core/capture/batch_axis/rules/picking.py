@@ -226,8 +226,8 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.math.unsorted_segment_sum(x, tf.cast(x[:, 0], tf.int32), 4))
     'a sum over the examples'
-    >>> shown(lambda x: tf.math.segment_sum(x, tf.cast(x[:, 0], tf.int32)))
-    'unknown; SegmentSum is not decided'
+    >>> shown(lambda x: (tf.math.segment_sum(x, tf.cast(x[:, 0], tf.int32)), tf.math.unsorted_segment_sum(x, 0, 1)))
+    'unknown, rows along axis 1; SegmentSum is not decided'
     """
     values, index = states[0], states[1]
     if NO_CLAIM in (values, index):
@@ -243,8 +243,9 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return Rows(inner=1 if one_each or not _is_chosen(index) else None)
     if isinstance(index, Rows) and counted and _how(flow, operation.inputs[1], "") == GIVEN:
         return flow.couple(operation, GIVEN)
-    if isinstance(values, Rows) and index == SAME and values.axis != 0:
-        return values
+    rank = operation.inputs[1].shape.rank
+    if isinstance(values, Rows) and index == SAME and rank is not None and values.axis >= rank:
+        return values.at(*(axis - rank + 1 for axis in values.axes))
     if not operation.type.startswith("Unsorted"):
         # The largest number among a replica's examples says how many segments its result has.
         return NO_CLAIM
