@@ -29,7 +29,7 @@ def _of_what_was_written(front: Any) -> Any:
         mean.assign(0.9 * mean + 0.1 * tf.reduce_mean(x, 0))
         return (
             x - total, tf.reduce_sum(x * mean), tf.reduce_max(x - mean), total / _size(x), x * tf.norm(gradient),
-            tf.norm(gradient) / _size(x), x @ weight, tf.reduce_sum(x) - mean,
+            tf.norm(gradient) / _size(x), x @ weight, tf.reduce_sum(x) - mean, tf.transpose(x - mean), tf.stack([x, x]),
         )
 
     return {"seen": [step(x) for (x,) in batches(examples()[0])], "kept": values([total, mean, weight])}

@@ -81,7 +81,7 @@ def decided_for_whole_batch(
 
     made_for_all = updates.made_of_gradients | again.operations.keys()
     sums, of_parts = weighing.sums_of_two_kinds(traced.outputs, _terms(traced), state_of, made_for_all)
-    hows = joins(traced.outputs, state_of, made_for_all, sums)
+    of_outputs = joins(traced.outputs, state_of, made_for_all, sums)
     inside = (*_joined_inside(traced, state_of), *given_to_all(again.given, state_of))
     combined = {addition.write.name for addition, _ in added if addition.operation.name in by_share}
     uncombined = tuple(each for each in found.uncombined_writes if each.operation.name not in combined)
@@ -91,10 +91,10 @@ def decided_for_whole_batch(
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
     return Decided(
-        traced, (*inside, *_joined(traced.outputs, hows)),
+        traced, (*inside, *of_outputs),
         said_of(replace(found, uncombined_writes=uncombined), (state for _, state in of_losses)),
         tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
-        reported=tuple(said_of_results(traced.outputs, hows, state_of)),
+        reported=tuple(said_of_results(traced.outputs, of_outputs, state_of)),
     )
 
 
@@ -158,7 +158,8 @@ def decided_for_each_replica(
         *said_of(replace(found, undecided=()), ()), *averaged_by_hand(traced, updates.differentiations),
         *summed_with_itself(traced),
     )
-    return Decided(traced, _joined(outputs, ["each"] * len(outputs)), tuple(dict.fromkeys(notes)), idle=idle)
+    joined = tuple(Joined(name_of(output), "each") for output in outputs)
+    return Decided(traced, joined, tuple(dict.fromkeys(notes)), idle=idle)
 
 
 def _losses(calls: Iterable[Differentiation]) -> list[tuple[Any, Any]]:
@@ -184,10 +185,6 @@ def _on_idle_replicas(
         else:
             idle.append(None)
     return tuple(idle), hidden
-
-
-def _joined(outputs: Sequence[Any], hows: Sequence[str]) -> tuple[Joined, ...]:
-    return tuple(Joined(name_of(output), how) for output, how in zip(outputs, hows, strict=True))
 
 
 def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
@@ -222,13 +219,15 @@ def _of_losses(losses: Iterable[State]) -> Iterator[str]:
             yield "a loss counts as a mean over the examples: it is not known how it is made of them"
 
 
-def said_of_results(outputs: Sequence[Any], hows: Sequence[str], state_of: Callable[[Any], State]) -> Iterator[str]:
+def said_of_results(
+    outputs: Sequence[Any], joined: Sequence[Joined], state_of: Callable[[Any], State]
+) -> Iterator[str]:
     """The notes on numbers that the function returns and that become a mean. Variables are exact.
 
-    >>> list(said_of_results([tf.constant(1.0)], ["mean"], lambda output: batch_axis.Sum(0)))
+    >>> list(said_of_results([tf.constant(1.0)], [Joined("loss", "mean")], lambda output: batch_axis.Sum(0)))
     []
     """
-    for index, (output, how) in enumerate(zip(outputs, hows, strict=True)):
-        if how == "mean" and isinstance(state := state_of(output), batch_axis.Nonlinear):
+    for index, (output, each) in enumerate(zip(outputs, joined, strict=True)):
+        if each.how == "mean" and isinstance(state := state_of(output), batch_axis.Nonlinear):
             result, found = f"result {index} ({output.dtype.name})", UncombinedResult(index, state)
             yield f"{INEXACT}: {sentences.joined_otherwise(result, found)}"

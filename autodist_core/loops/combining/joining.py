@@ -1,11 +1,11 @@
 """How the replicas' results of a marked function become the results for the whole batch.
 
-In: the outputs of a trace, and their states (see `autodist_core.capture.batch_axis`). Out: a word for each output.
+In: the outputs of a trace, and their states (see `autodist_core.capture.batch_axis`). Out: a `Joined` for each output.
 
 ===================================================  =========================================================
 output                                               for the whole batch
 ===================================================  =========================================================
-one row for each example, along the first axis       ``rows``: the replicas' rows, one behind the other
+one row for each example, along one axis             ``rows``: the replicas' rows, one behind the other
 a sum over the examples                              ``sum``
 a mean over the examples                             ``mean``, weighted by the replicas' numbers of examples
 a maximum or minimum over the examples               ``max`` or ``min``
@@ -28,15 +28,15 @@ from autodist_core.errors import CaptureError
 from autodist_core.step.graph_item import Joined
 
 _REMEDY = (
-    "Return a value for each example (the examples along the first axis), or a sum, a mean, a maximum or a minimum "
+    "Return a value for each example (the examples along one axis), or a sum, a mean, a maximum or a minimum "
     "over the examples; a float that is one number counts as a mean."
 )
 
 
 def joins(
     outputs: Sequence[Any], state_of: Callable[[Any], State], made_for_all: Collection[str], counted: Collection[int]
-) -> tuple[str, ...]:
-    """The word for each output; a CaptureError for an output that no word fits.
+) -> tuple[Joined, ...]:
+    """How each output is joined; a CaptureError for an output that no word fits.
 
     `made_for_all` names the operations whose values are made of the whole batch's. `counted` has the positions of the
     outputs that count by a power of the share: rows, and sums.
@@ -45,18 +45,19 @@ def joins(
     >>> from autodist_core.capture.batch_axis import SAME
     >>> with tf.Graph().as_default():
     ...     outputs = [tf.identity(1.0) for _ in range(3)]
-    >>> joins(outputs, lambda output: SAME, (), [1])
-    ('same', 'sum', 'same')
+    >>> [each.how for each in joins(outputs, lambda output: SAME, (), [1])]
+    ['same', 'sum', 'same']
     """
     found = []
     for index, output in enumerate(outputs):
         state = state_of(output)
         if output.op.name in made_for_all:
-            found.append("same")
+            how = "same"
         elif index not in counted:
-            found.append(_join(index, output, state))
+            how = _join(index, output, state)
         else:
-            found.append(_join(index, output, replace(state, degree=0)) if isinstance(state, Rows) else "sum")
+            how = _join(index, output, replace(state, degree=0)) if isinstance(state, Rows) else "sum"
+        found.append(_joined(output, how, state))
     return tuple(found)
 
 
@@ -81,8 +82,12 @@ def given_to_all(tensors: Sequence[Any], state_of: Callable[[Any], State]) -> tu
                 "how the replicas' values of the first become one. Return both, and compute the result after the call; "
                 "or read the variable before the function writes it."
             )
-        joined.append(Joined(name_of(tensor), found))
+        joined.append(_joined(tensor, found, state))
     return tuple(joined)
+
+
+def _joined(tensor: Any, how: str, state: State) -> Joined:
+    return Joined(name_of(tensor), how, state.axis if how == "rows" and isinstance(state, Rows) else 0)
 
 
 def word(tensor: Any, state: State) -> str | None:
@@ -96,7 +101,7 @@ def word(tensor: Any, state: State) -> str | None:
     """
     if (how := how_joined(state)) is not None:
         return how
-    if isinstance(state, Rows) and state.axes == (0,) and state.outer == 1 and not (state.degree or state.stride):
+    if isinstance(state, Rows) and len(state.axes) == 1 and state.outer == 1 and not (state.degree or state.stride):
         return "rows"
     is_number = tensor.dtype.is_floating or tensor.dtype.is_complex
     is_mean = isinstance(state, Linear) and state.degree == 0
