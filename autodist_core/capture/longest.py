@@ -4,8 +4,10 @@ In: a traced step. Out: the same step with these operations in `longest`. `rewri
 
     RaggedTensorToTensor(words)           pads to the text with the most words
     Range(0, Max(lengths))                counts to the largest length, as `tf.sequence_mask` does
+    DenseBincount(classes, Max(classes) + 1)   has a bin for each number up to the largest one
 
 One device pads to the longest example of the batch, and a mean or a convolution over the padded axis depends on that.
+Bins and segments are added up over the replicas, so that all replicas need as many.
 """
 
 from dataclasses import replace
@@ -17,8 +19,10 @@ from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Traced
 from autodist_core.capture.traversal import reached_from, readers
 
-_PASSING_ON = {"Add", "AddV2", "Cast", "Identity", "Maximum", "Mul", "Sub"}
+_PASSING_ON = {"Add", "AddV2", "Cast", "Identity", "Maximum", "Minimum", "Mul", "Sub"}
 """Operations behind which an integer is still a limit."""
+_LIMITS = {"DenseBincount": 1, "OneHot": 1, "Range": 1, "UnsortedSegmentSum": 2}
+"""Operations whose result ends at a limit, and the limit's position among their inputs."""
 
 
 def with_longest(traced: Traced) -> Traced:
@@ -49,7 +53,7 @@ def with_longest(traced: Traced) -> Traced:
 
 
 def _counts(operation: Any) -> bool:
-    """Whether an operation takes the largest of integers, and a range ends there, as in a mask of lengths."""
+    """Whether an operation takes the largest of integers, and a result ends there, as a mask of lengths does."""
     if operation.type != "Max" or not operation.outputs[0].dtype.is_integer or operation.outputs[0].shape.rank != 0:
         return False
     if operation.inputs[0].shape.num_elements() is not None:
@@ -58,6 +62,6 @@ def _counts(operation: Any) -> bool:
     passing_on = reached_from([operation], lambda made: (each for each in readers(made) if each.type in _PASSING_ON))
     limits = [tensor for each in passing_on.values() for tensor in each.outputs]
     return any(
-        reader.type == "Range" and any(tensor is limit for limit in reader.inputs[1:2])
+        reader.type in _LIMITS and reader.inputs[_LIMITS[reader.type]] is tensor
         for tensor in limits for reader in tensor.consumers()
     )
