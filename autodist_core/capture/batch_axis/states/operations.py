@@ -12,16 +12,17 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 ELEMENT_WISE = _named("""
-    Abs Acos Acosh Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0e BesselI1e Betainc BiasAdd BiasAddV1
-    Bitcast BitwiseAnd BitwiseOr BitwiseXor Bucketize Ceil CheckNumerics ClipByValue Complex ComplexAbs Conj Cos Cosh
-    DecodeBase64 Digamma Elu EncodeBase64 Equal Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs
-    FakeQuantWithMinMaxVars Floor FloorDiv FloorMod Greater GreaterEqual Igamma Igammac Imag Inv Invert IsFinite IsInf
-    IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Mod Ndtri NextAfter
-    NotEqual Polar Polygamma PopulationCount Pow Real Reciprocal RegexFullMatch RegexReplace
-    Relu Relu6 RightShift Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
-    StaticRegexFullMatch StaticRegexReplace StringJoin StringLength StringLower StringStrip StringToHashBucket
-    StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper AsString Substr Tan Tanh TruncateDiv
-    TruncateMod Xdivy Xlog1py Xlogy Zeta
+    Abs Acos Acosh Angle ApproximateEqual Asin Asinh Atan Atan2 Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0
+    BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc BiasAdd BiasAddV1 Bitcast BitwiseAnd
+    BitwiseOr BitwiseXor Bucketize Ceil CheckNumerics ClipByValue Complex ComplexAbs Conj Cos Cosh Dawsn DecodeBase64
+    Digamma Elu EncodeBase64 Equal Erf Erfc Erfinv Exp Expint Expm1 FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars
+    FakeQuantWithMinMaxVarsPerChannel Floor FloorDiv FloorMod FresnelCos FresnelSin Greater GreaterEqual Igamma Igammac
+    Imag Inv Invert IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd LogicalNot
+    LogicalOr Mod Ndtri NextAfter NotEqual Polar Polygamma PopulationCount Pow Real Reciprocal RegexFullMatch
+    RegexReplace Relu Relu6 RightShift Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus Softsign Spence Sqrt Square
+    SquaredDifference StaticRegexFullMatch StaticRegexReplace StringJoin StringLength StringLower StringStrip
+    StringToHashBucket StringToHashBucketFast StringToHashBucketStrong StringToNumber StringUpper AsString Substr Tan
+    Tanh TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
 """)
 """Functions of the entries at the same position."""
 
@@ -63,9 +64,10 @@ QUANTIZING = _named("QuantizeAndDequantize QuantizeAndDequantizeV2 QuantizeAndDe
 """Roundings to a few values between two bounds, which are given, or are the extremes of the input."""
 
 OF_MATRICES = _named("""
-    Cholesky FFT2D IFFT2D IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant
-    MatrixDiagPart MatrixDiagPartV3 MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiagV3
-    MatrixSolve MatrixSquareRoot MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd
+    BandedTriangularSolve Cholesky Eig FFT2D IFFT2D IRFFT2D LogMatrixDeterminant Lu MatrixBandPart MatrixDeterminant
+    MatrixDiagPart MatrixDiagPartV3 MatrixExponential MatrixInverse MatrixLogarithm MatrixSetDiagV3 MatrixSolve
+    MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr RFFT2D SelfAdjointEigV2 Svd TridiagonalMatMul
+    TridiagonalSolve
 """)
 """Operations on the matrices of the last two axes."""
 
