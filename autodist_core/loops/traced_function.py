@@ -18,7 +18,7 @@ from autodist_core.loops.engine import Engine
 from autodist_core.loops.inside import Inside
 from autodist_core.loops.nested_markers import ROWS, SUM
 from autodist_core.loops.tracing import CapturedFunction, trace_function
-from autodist_core.plan import INEXACT, Plan
+from autodist_core.plan import INEXACT, UNDECIDED, Plan
 from autodist_core.reports import step_plan
 from autodist_core.reports.comparison import Explanation, compare
 from autodist_core.reports.rounding import coarsest_type
@@ -74,7 +74,7 @@ class TracedFunction:
         self._engine.note_trace(self._name, self.python_function)
         if not self._said and self._engine.training.settings.replicas > 1:
             # `verify` compares variables.
-            more = self._more if any(note.startswith(INEXACT) for note in captured.notes) else ""
+            more = self._more if any(note.startswith((INEXACT, UNDECIDED)) for note in captured.notes) else ""
             self._said = step_plan.say_inexact(self._name, (*captured.notes, *captured.reported), more)
 
     def _trace(self, arguments: Arguments, specs: Sequence[tf.TensorSpec]) -> CapturedFunction:

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from autodist_core.plan.html import html_of
 from autodist_core.plan.memory import DeviceMemory
-from autodist_core.plan.table import INEXACT, PlanTable, bytes_per_step, notes, plan_table, state_memory
+from autodist_core.plan.table import INEXACT, UNDECIDED, PlanTable, bytes_per_step, notes, plan_table, state_memory
 from autodist_core.plan.text import text_of
 
 __all__ = [
-    "INEXACT", "DeviceMemory", "Plan", "PlanTable", "Shown", "bytes_per_step", "notes", "plan_table", "state_memory",
+    "INEXACT", "UNDECIDED", "DeviceMemory", "Plan", "PlanTable", "Shown", "bytes_per_step", "notes", "plan_table",
+    "state_memory",
 ]  # fmt: skip
 
 T = TypeVar("T")

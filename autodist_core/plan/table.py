@@ -18,6 +18,8 @@ from autodist_core.strategy.wire import PLAIN
 
 INEXACT = "not exact"
 """The words with which a note begins that says why the training gives other numbers than one device."""
+UNDECIDED = "maybe not exact"
+"""The words with which a note begins on an operation of which it is not known what it does to a batch."""
 _AS_FACTORS = "as factors of the batch"
 MEMORY = "memory of all replicas"
 """The name in place of a device's if all replicas share one copy of the variables."""

@@ -33,7 +33,7 @@ from autodist_core.kernel import (
     slots,
 )
 from autodist_core.log import log
-from autodist_core.plan import INEXACT, DeviceMemory, Plan, notes, plan_table, state_memory
+from autodist_core.plan import INEXACT, UNDECIDED, DeviceMemory, Plan, notes, plan_table, state_memory
 from autodist_core.reports.reasons import Reason
 from autodist_core.resource_spec import ResourceSpec
 from autodist_core.step.draws import Draw, Stream
@@ -142,17 +142,17 @@ def _only(strategy: CompiledStrategy, names: Collection[str]) -> CompiledStrateg
 
 
 def say_inexact(name: str, notes: Iterable[str], more: str = "verify() compares with one device") -> bool:
-    """Log the notes that say for certain that a step gives other numbers than one device; say if there are any.
+    """Log the notes that say that a step gives other numbers than one device, or may do so; say if there are any.
 
     The warning ends with `more`: what the user can call to learn more; nothing if it is empty.
 
     >>> say_inexact("train_step", ["the replicas share one copy of the weights"])
     False
     """
-    certain = [note for note in notes if note.startswith(INEXACT)]
-    if certain:
-        log.warning("%s: %s.%s", name, "; ".join(certain), f" {more}." if more else "")
-    return bool(certain)
+    said = [note for note in notes if note.startswith((INEXACT, UNDECIDED))]
+    if said:
+        log.warning("%s: %s.%s", name, "; ".join(said), f" {more}." if more else "")
+    return bool(said)
 
 
 def inexact_notes(item: GraphItem, strategy: CompiledStrategy, share_memory: bool | None) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 from autodist_core.capture import batch_axis
 from autodist_core.capture.batch_axis import Coupling, Found, State, UncombinedWrite, sentences
 from autodist_core.kernel import joining
-from autodist_core.plan import INEXACT
+from autodist_core.plan import INEXACT, UNDECIDED
 from autodist_core.reports.reasons import Reason
 from autodist_core.step.graph_item import GraphItem
 from autodist_core.step.index import StepIndex, output_type
@@ -27,7 +27,6 @@ from autodist_keras.capture.mixing import STEPS_LOSS, Asked, Seen
 
 _INEXACT = f"{INEXACT}: "
 _REMEDY = "verify(x, y) compares with one device"
-_REMEDY_OF_METRICS = "compare the metric with plain Keras's, for verify does not compare metrics"
 _WEIGHTED = (
     "; for a mean over the examples, let the metric update a keras.metrics.Mean with the mean and "
     "sample_weight=tf.shape(y_pred)[0], the number of examples"
@@ -89,13 +88,9 @@ def notes(
     for operation, within in found.undecided:
         metric = names.metric(operation) or names.metric(within)
         owner = f"metric {metric!r}" if metric else names.owner(operation, within)
-        where = f"{sentences.named(operation)} in {owner}"
-        if metric:
-            note = sentences.undecided(where, _REMEDY_OF_METRICS)
-            reported.setdefault(note, note)
-        else:
-            note = sentences.undecided(where, _REMEDY) + names.at(operation, owner)
-            unknown.setdefault(note, note)
+        note = f"{UNDECIDED}: {sentences.undecided(f'{sentences.named(operation)} in {owner}')}"
+        note += "" if metric else names.at(operation, owner)
+        (reported if metric else unknown).setdefault(note, note)
     for operation, within in found.of_gradients[:1]:
         owner = names.owner(operation, within)
         where = f"{sentences.named(operation)} in {owner}"

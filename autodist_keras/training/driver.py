@@ -274,8 +274,8 @@ class Driver:
 
     def _say(self, mode: str, captured: CapturedStep) -> None:
         """Log why a step gives other numbers than one device: each reason once, in whichever step it comes first."""
-        trained, reported = captured.notes.trained, captured.notes.reported
-        notes = [note for note in (*trained, *reported) if _unnumbered(note) not in self._said]
+        trained = *captured.notes.trained, *captured.notes.unknown
+        notes = [note for note in (*trained, *captured.notes.reported) if _unnumbered(note) not in self._said]
         name = self.model.name if mode == "train" else f"{self.model.name}, in {_CALLS[mode]}"
         # `verify` runs training steps, and compares variables.
         verified = mode == "train" and not {*trained}.isdisjoint(notes)

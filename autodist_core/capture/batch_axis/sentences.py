@@ -118,10 +118,10 @@ def of_gradient(operation: str, remedy: str) -> str:
     return f"whether the gradient that {operation} uses is one device's is not known: {remedy}"
 
 
-def undecided(operation: str, remedy: str) -> str:
+def undecided(operation: str) -> str:
     """The sentence on an operation that may mix examples or not.
 
-    >>> undecided("Bincount (Bincount)", "verify compares with one device")
-    'whether Bincount (Bincount) mixes the examples of a batch is not known: verify compares with one device'
+    >>> undecided("Bincount (Bincount)")
+    'it is not known whether Bincount (Bincount) mixes the examples of a batch'
     """
-    return f"whether {operation} mixes the examples of a batch is not known: {remedy}"
+    return f"it is not known whether {operation} mixes the examples of a batch"

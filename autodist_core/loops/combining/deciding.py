@@ -26,11 +26,9 @@ from autodist_core.loops.combining.side_state import additions, counted
 from autodist_core.loops.combining.totals import with_totals
 from autodist_core.loops.combining.updates_by_hand import averaged_by_hand, summed_with_itself
 from autodist_core.loops.gradients.updates import Updates
-from autodist_core.plan import INEXACT
+from autodist_core.plan import INEXACT, UNDECIDED
 from autodist_core.reports.reasons import Reason
 from autodist_core.step.graph_item import Joined
-
-_REMEDY = "verify compares with one device"
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,9 @@ def decided_for_whole_batch(
         counted={**traced.counted, **by_share, **of_parts},
         outputs=[sums.get(index, output) for index, output in enumerate(traced.outputs)],
     )
+    renamed = (replace(each, tensor=name_of(output)) for each, output in zip(of_outputs, traced.outputs, strict=True))
     return Decided(
-        traced, (*inside, *of_outputs),
+        traced, (*inside, *renamed),
         said_of(replace(found, uncombined_writes=uncombined), (state for _, state in of_losses)),
         tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
         reported=tuple(said_of_results(traced.outputs, of_outputs, state_of)),
@@ -203,7 +202,7 @@ def said_of(found: Found, losses: Iterable[State]) -> tuple[str, ...]:
     ]
     said += _of_losses(losses)
     said += [f"{INEXACT}: {sentences.kept('variable', each)}" for each in found.uncombined_writes]
-    said += [sentences.undecided(named(operation), _REMEDY) + at(operation) for operation, _ in found.undecided]
+    said += [f"{UNDECIDED}: {sentences.undecided(named(each))}{at(each)}" for each, _ in found.undecided]
     return tuple(dict.fromkeys(said))
 
 

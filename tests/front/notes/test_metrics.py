@@ -210,9 +210,9 @@ SAID = {
         lambda kept, y, p: kept.assign_add(tf.cast(tf.shape(p)[0] ** 2, p.dtype)), "not exact: .*Pow"),
     "different": (
         lambda kept, y, p: kept.assign_add(tf.cast(tf.size(tf.unique(p[:, 0])[0]), p.dtype)), "not exact: .*Si"),
-    "sum behind each other": (lambda kept, y, p: kept.assign(tf.reduce_sum(_behind(kept, p))), "whether ConcatV2 .*"),
+    "sum behind each other": (lambda kept, y, p: kept.assign(tf.reduce_sum(_behind(kept, p))), ".*whether ConcatV2 .*"),
     "written in a conditional": (_if_larger, "not exact: .*Max"),
-    "unknown": (_unknown, "whether PyFuncStateless .*"),
+    "unknown": (_unknown, ".*whether PyFuncStateless .*"),
 }  # fmt: skip
 SAID_OF_TWO_NUMBERS = {
     "replaced": (lambda kept, y, p: kept.value.scatter_nd_update(_class(y), p[:, 0]), ".* by ResourceScatterNdUpdate "),
