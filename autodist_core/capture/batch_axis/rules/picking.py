@@ -90,8 +90,7 @@ def _rows_by_place(flow: Any, operation: Any, table: Rows, index: State) -> Stat
         return table.entry()
     if index == SAME or isinstance(index, One) or index.couples:
         return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
-    given = _how(flow, operation.inputs[1], "") == GIVEN
-    return flow.couple(operation, GIVEN) if given else NO_CLAIM
+    return flow.couple(operation, GIVEN) if _how(flow, operation.inputs[1], "") == GIVEN else NO_CLAIM
 
 
 def _how(flow: Any, index: Any, otherwise: str) -> str:
@@ -226,6 +225,8 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     >>> from autodist_core.capture.batch_axis.trial import shown, tf
     >>> shown(lambda x: tf.math.unsorted_segment_sum(x, tf.cast(x[:, 0], tf.int32), 4))
     'a sum over the examples'
+    >>> shown(lambda x: tf.math.unsorted_segment_sum(tf.transpose(x)[tf.newaxis], [[0, 1, 0]], 2))
+    'rows along axis 1'
     >>> shown(lambda x: tf.math.segment_sum(x, tf.cast(x[:, 0], tf.int32)))
     'unknown; SegmentSum is not decided'
     """
@@ -243,8 +244,9 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
         return Rows(inner=1 if one_each or not _is_chosen(index) else None)
     if isinstance(index, Rows) and counted and _how(flow, operation.inputs[1], "") == GIVEN:
         return flow.couple(operation, GIVEN)
-    if isinstance(values, Rows) and index == SAME and values.axis != 0:
-        return values
+    taken = operation.inputs[1].shape.rank
+    if isinstance(values, Rows) and index == SAME and taken is not None and values.axis >= taken:
+        return values.at(*(axis + 1 - taken for axis in values.axes))
     if not operation.type.startswith("Unsorted"):
         # The largest number among a replica's examples says how many segments its result has.
         return NO_CLAIM
