@@ -4,6 +4,7 @@ In: a value, while a function is traced. Out: a marker in its place, by which th
 traced function is distributed.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,14 +91,15 @@ class Inside:
         return whole, ""
 
     def notes_on(self, updates: Collection[str]) -> tuple[str, ...]:
-        """The notes on sums over the replicas of which updates write something, each once."""
+        """The notes on sums over the replicas of which updates write something, one for all variables."""
         graph = self.recording.graph
         writing = [each for each in graph.get_operations() if each.name in updates and each.op_def.is_stateful]
         needed = reached_from(writing, sources)
         said = [note for name, note in self.notes.items() if name in needed]
         if self.replicas:
             said += [self.changed().note(each, once=True) for each in given_to_sums(graph, updates)]
-        return tuple(dict.fromkeys(filter(None, said)))
+        # TensorFlow numbers the names of operations that the same code makes for one variable after the other.
+        return tuple({re.sub(r"_\d+", "", note): note for note in reversed(said) if note}.values())[::-1]
 
     def gather(self, value: Any) -> Any:
         """The rows of all replicas. The gradient of a row is the sum of the replicas' gradients."""

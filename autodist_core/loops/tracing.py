@@ -162,7 +162,9 @@ def trace_function(
         item, _rebuild(inside.result, flat, tensors),
         tuple(entry for entry in entries if entry.spec.name in touched), lines, decided.fixing,
         tuple(tf.TensorSpec.from_tensor(output) for output in results),
-        (*decided.notes, *inside.notes_on(updates.operations), *explicit_draws(item)), decided.idle,
+        # A function without a batch runs on one replica.
+        (*(decided.notes if split or replicas else ()), *inside.notes_on(updates.operations), *explicit_draws(item)),
+        decided.idle,
         tuple(outer), decided.reported,
     )
 

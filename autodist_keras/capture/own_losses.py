@@ -92,8 +92,9 @@ class OwnLosses:
         if not self._pairs:
             return (), {}, note
         # The gradient of a sum over the replicas is a sum over them: what it adds up must count by the share already.
-        over_replicas = bool(self._trace.sums or self._trace.gathers)
-        return *gradients.weighed(begun, self._recording.of_examples, state_of, always=over_replicas), note
+        # A loss that was scaled counts so, too, and its gradients may be added to others.
+        by_share = bool(self._trace.sums or self._trace.gathers or self._trace.losses.scaled)
+        return *gradients.weighed(begun, self._recording.of_examples, state_of, always=by_share), note
 
 
 def _applied(recording: gradients.Recording, trace: Any) -> list[gradients.Differentiation]:

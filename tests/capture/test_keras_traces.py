@@ -92,8 +92,7 @@ def test_a_custom_step_is_weighted_as_it_scales(scaled: bool):
     def step(model, data):
         model.optimizer.apply(gradients_of(model, data, scaled), model.trainable_variables)
 
-    found = captured(stepping(step)(), DATA.x, DATA.y).item
-    assert {gradient.weighted for gradient in found.gradients} == {scaled}
+    assert {gradient.weighted for gradient in captured(stepping(step)(), DATA.x, DATA.y).item.gradients} == {scaled}
 
 
 def test_two_optimizers_are_two_occurrences():

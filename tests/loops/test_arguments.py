@@ -193,8 +193,7 @@ def test_a_variable_is_an_argument_that_is_trained():
 
 def test_a_call_without_a_batch_is_not_one_of_one_example(caplog):
     with autodist() as front:
-        doubled = front.function(whole=["x"])(lambda x: 2 * x)
-        np.testing.assert_array_equal(doubled(np.ones(3)), [2.0, 2.0, 2.0])
+        np.testing.assert_array_equal(front.function(whole=["x"])(lambda x: 2 * x)(np.ones(3)), [2.0, 2.0, 2.0])
         assert "idle" not in caplog.text
         assert front.function(lambda x: 2 * x)(np.ones(1)).shape == (1,)
         assert "A batch of 1 example leaves 1 of 2 replicas idle" in caplog.text
@@ -302,8 +301,7 @@ def test_whole_names_keywords_that_the_function_takes_besides():
         def step(x, **named):
             return x * tf.reduce_sum(named["table"]) + named["shift"]
 
-        found = step(X, shift=X, table=np.ones(3))
-        np.testing.assert_array_equal(found, 4.0 * X)
+        np.testing.assert_array_equal(step(X, shift=X, table=np.ones(3)), 4.0 * X)
         with pytest.raises(CaptureError, match="disagree on the number of examples"):
             step(X, shift=X, other=np.ones(3), table=np.ones(3))
 

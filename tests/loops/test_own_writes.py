@@ -103,7 +103,7 @@ class Largest(keras.metrics.Metric):
 
 
 def test_a_metric_that_keeps_a_maximum_keeps_it():
-    metric = Largest()
+    metric, total, kept = Largest(), keras.metrics.Sum(), tf.Variable(0.0, dtype=tf.float64)
     with autodist(replicas=3) as front:
         look = front.function(lambda x: metric.update_state(x))
         assert "not exact" not in look.plan(np.ones(3))
@@ -111,6 +111,9 @@ def test_a_metric_that_keeps_a_maximum_keeps_it():
         assert float(metric.result()) == 5.0
         look(np.array([1.0, 2.0, 7.0]))
         assert float(metric.result()) == 7.0
+        front.function(lambda x: total.update_state(x))(np.ones(3))
+        keep = front.function(lambda: (kept.assign(total.total + 5.0), total.reset_state())[0])
+        assert float(keep()) == 8.0 and "not exact" not in keep.plan()
     with replicas(count=2) as strategy:
         each = strategy.experimental_distribute_values_from_function(lambda context: tf.ones(2, tf.float64))
         assert "not exact" not in strategy.plan(lambda x: metric.update_state(x), args=(each,))

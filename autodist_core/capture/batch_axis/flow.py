@@ -23,6 +23,7 @@ from autodist_core.capture.batch_axis.states import finding, operations, places
 from autodist_core.capture.batch_axis.states.constants import value_of
 from autodist_core.capture.batch_axis.states.finding import Coupling, Found, UncombinedResult, UncombinedWrite
 from autodist_core.capture.batch_axis.states.reduced import Number, Size
+from autodist_core.capture.batch_axis.states.sizes import settled
 from autodist_core.capture.batch_axis.states.state import NO_CLAIM, SAME, Alike, Handle, Rows, State
 from autodist_core.capture.batch_axis.step_results import uncombined
 from autodist_core.capture.tape import Tape
@@ -146,7 +147,7 @@ class Flow:
         if kind == "Placeholder":
             self.states.setdefault(id(outputs[0]), SAME)
             return
-        states = [self.state_of(tensor) for tensor in operation.inputs]
+        states = [settled(operation, self.state_of(tensor)) for tensor in operation.inputs]
         if any(state is not SAME for state in states) and by_example.created(operation):
             self._keep(outputs, by_example.states_of(self, operation, states))
             return

@@ -61,7 +61,7 @@ def _beside(traced: Traced, handles: Collection[str]) -> tuple[dict[int, Any], s
 def _rows_beside_state(traced: Traced, state_of: Callable[[Any], State]) -> Iterator[Joined]:
     """Yield how rows are joined from which a result is computed once more, with the combined state of a variable."""
     written = last_writes(traced)
-    handles = {handle for handle, each in traced.captured.items() if each.name in written}
+    handles = {handle for handle, each in traced.captured.items() if each.name in written and each.kind != "seed"}
     for tensor in _beside(traced, handles)[0].values():
         if isinstance(state := state_of(tensor), Rows) and len(state.axes) == 1:
             yield Joined(name_of(tensor), "rows", state.axis)

@@ -36,10 +36,10 @@ def weighed(
 ) -> tuple[list[Any], dict[str, Counted]]:
     """The seeds whose gradients are added up, and how those among them count, by operations' names.
 
-    Without any, all gradients count by the share. The seeds of sums and means over examples that are differentiated
-    with respect to these (`of_examples`) count by a power of the share in any case. `always` says that gradients are
-    added up where they are computed: the seeds must count by the share there. So they must where a custom gradient
-    need not be linear in what it gets, such as one that clips.
+    All gradients count by the share if there are none. The seeds of sums and means over examples that are
+    differentiated with respect to these (`of_examples`) count by a power of the share in any case. `always` says that
+    the seeds must count by the share: gradients are added up where they are computed. The seeds must also count so
+    behind a custom gradient, which need not be linear in what it gets: it may clip.
 
     >>> with tf.Graph().as_default():
     ...     of_sum, of_penalty = tf.ones([], name="of_sum"), tf.ones([], name="of_penalty")

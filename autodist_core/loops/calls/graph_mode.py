@@ -80,8 +80,7 @@ class OneShotIterator:
         """The batch handles that a marked function draws when it is called."""
         del name
         batch = NextBatch(self)
-        specs = tf.nest.flatten(self.element_spec)
-        handles = [BatchHandle(batch, index, spec) for index, spec in enumerate(specs)]
+        handles = [BatchHandle(batch, index, spec) for index, spec in enumerate(tf.nest.flatten(self.element_spec))]
         return tf.nest.pack_sequence_as(self.element_spec, handles)
 
     def draw(self) -> list[Any]:

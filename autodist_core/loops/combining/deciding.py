@@ -80,7 +80,9 @@ def decided_for_whole_batch(
     made_for_all = updates.made_of_gradients | again.operations.keys()
     sums, of_parts = weighing.sums_of_two_kinds(traced.outputs, _terms(traced), state_of, made_for_all)
     of_outputs = joins(traced.outputs, state_of, made_for_all, sums)
-    inside = (*_joined_inside(traced, state_of), *given_to_all(again.given, state_of))
+    outputs = {name_of(output) for output in traced.outputs}
+    inside = [each for each in batch_axis.joined(traced, state_of) if each.tensor not in outputs]
+    given = given_to_all(again.given, state_of)
     combined = {addition.write.name for addition, _ in added if addition.operation.name in by_share}
     uncombined = tuple(each for each in found.uncombined_writes if each.operation.name not in combined)
     traced = replace(
@@ -90,7 +92,7 @@ def decided_for_whole_batch(
     )
     renamed = (replace(each, tensor=name_of(output)) for each, output in zip(of_outputs, traced.outputs, strict=True))
     return Decided(
-        traced, (*inside, *renamed),
+        traced, (*inside, *given, *renamed),
         said_of(replace(found, uncombined_writes=uncombined), (state for _, state in of_losses)),
         tuple(sentences.refused(sentences.named(each.operation), each.what) for each in found.fixing),
         reported=tuple(said_of_results(traced.outputs, of_outputs, state_of)),
@@ -102,12 +104,6 @@ def _terms(traced: Traced) -> list[list[Term]]:
     whole = {id(each) for each in traced.whole}
     batch = {each.op.name for each in (traced.examples, *traced.inputs) if id(each) not in whole}
     return [terms_of(output.op.inputs[0], without(batch)) for output in traced.outputs]
-
-
-def _joined_inside(traced: Traced, state_of: Callable[[Any], State]) -> Iterable[Joined]:
-    """How integers and truth values become the whole batch's that are no outputs."""
-    outputs = {name_of(output) for output in traced.outputs}
-    return (each for each in batch_axis.joined(traced, state_of) if each.tensor not in outputs)
 
 
 def _without_alike(traced: Traced, reduced: Sequence[Any], state_of: Callable[[Any], State]) -> Exchanged:

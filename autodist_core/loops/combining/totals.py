@@ -16,12 +16,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autodist_core.capture import Traced, computed_from, reached_from, sources
+from autodist_core.capture import Traced, reached_from, sources
 from autodist_core.capture.batch_axis import Known, Nonlinear, Size, State, Sum, follow
 from autodist_core.capture.gradients.recording import Recording, handle_of
 from autodist_core.capture.gradients.weighing import seeded
 from autodist_core.capture.tape import Tape
 from autodist_core.capture.traced import Counted
+from autodist_core.capture.traversal import readers
 from autodist_core.loops.combining.joining import word
 from autodist_core.loops.combining.recomputed import Recomputed
 
@@ -82,7 +83,14 @@ def _candidates(traced: Traced, recording: Recording, again: Collection[str]) ->
     by += [tensor for call in recording.of_examples for tensor in call.sources]
     losses = [target for call in recording.found for target in call.targets]
     losses += [target for call in recording.of_examples for target, _ in call.targets]
-    passed = reached_from((loss.op for loss in losses), sources).keys() & computed_from(by)
+    begin = {tensor.op.name: tensor.op for tensor in by}
+
+    def blocks(operation: Any) -> bool:
+        exact = all(each.dtype.is_integer or each.dtype.is_bool for each in operation.outputs)
+        return operation.name not in begin and (exact or operation.type == "StopGradient")
+
+    behind = reached_from(begin.values(), readers, blocks)
+    passed = behind.keys() & reached_from((loss.op for loss in losses), sources, blocks).keys()
     tape = Tape()
     for operation in traced.graph.get_operations():
         name, is_size = operation.name, operation.type == "Cast" and operation.inputs[0].dtype.is_integer

@@ -75,8 +75,8 @@ def summed_with_itself(traced: Traced) -> Iterator[str]:
 
 
 def _is_addition(operation: Any) -> bool:
-    """Whether a function named `assign_add` has made an assignment, as that of Keras's variables does."""
-    return any(frame.name in ("assign_add", "assign_sub") for frame in operation.traceback or ())
+    """Whether a method of one of Keras's variables has made an assignment that adds, or one of a metric."""
+    return any(frame.name in ("assign_add", "assign_sub", "update_state") for frame in operation.traceback or ())
 
 
 def _assigned(traced: Traced, aggregation: str) -> Iterator[tuple[Any, Any]]:

@@ -79,6 +79,10 @@ class _Content:
     ...     return _Content(globals()).of(lambda x: x * rate)
     >>> content(1.0) == content(1.0), content(1.0) == content(2.0)
     (True, False)
+    >>> def halved(x):
+    ...     return halved(x / 2) if x > 1 else x
+    >>> content(halved) == content(halved)
+    True
     """
 
     def __init__(self, module: dict[str, Any]) -> None:
@@ -91,8 +95,9 @@ class _Content:
         own = identity(value)
         if not isinstance(own, Same):
             return own
-        number = self._seen.setdefault((own, names), len(self._seen))
-        return number if number < len(self._seen) - 1 else tuple(self._parts(value, names))
+        before = len(self._seen)
+        number = self._seen.setdefault((own, names), before)
+        return number if number < before else tuple(self._parts(value, names))
 
     def _parts(self, value: Any, names: frozenset[str]) -> Iterator[Hashable]:
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:

@@ -31,9 +31,6 @@ _ADDING = {"Add", "AddV2", "AddN", "Sub", "ConcatV2", "Pack"}
 _ADDITIONS = {"AssignAddVariableOp", "AssignSubVariableOp"}
 
 
-_REMEDY = 'variable.assign_add(get_replica_context().all_reduce("SUM", gradient))'
-
-
 class _SumsSearch:
     def __init__(
         self, graph: Any, variables: Mapping[str, str], gradients: Collection[str], markers: Sequence[Any],
@@ -147,8 +144,8 @@ def counted_sums(
             raise CaptureError(
                 f"all_reduce adds up a value that is made of {held[0]!r}, to which run() adds the replicas' own "
                 "gradients, and of sums over the replicas. Reduce the gradients before they are written: "
-                f"{_REMEDY}; an optimizer's apply calls all_reduce, too, so give it the sum divided by "
-                "num_replicas_in_sync."
+                'variable.assign_add(get_replica_context().all_reduce("SUM", gradient)). The apply of an optimizer '
+                "calls all_reduce, too: give it the sum divided by num_replicas_in_sync."
             )
         multiplied |= read if not held else set()
         # What is held is the sum already, and counts once. A function without gradients gets a multiple of the others.

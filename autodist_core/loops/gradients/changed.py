@@ -58,11 +58,14 @@ class NotLinear(Exception):
                 f"{INEXACT}: what {named} gives is added to a gradient before apply adds gradients up over the "
                 "replicas, and each replica has its own: here one counts, and under tf.distribute their sum"
             )
+        of_optimizer = any(frame.name == "apply" for frame in self.operation.traceback or ())
         return (
             f"{INEXACT}: {named} changes gradients before apply adds them up over the replicas: here it is given their "
-            "sum, and under tf.distribute each replica's own gradient. Add them up first: give it "
-            'get_replica_context().all_reduce("SUM", gradients), and give apply the result divided by '
-            "num_replicas_in_sync; both are the same then"
+            "sum, and under tf.distribute each replica's own gradient. "
+        ) + (
+            "It belongs to apply, which gives one device's numbers here" if of_optimizer else
+            'Add them up first: give it get_replica_context().all_reduce("SUM", gradients), and give apply the result '
+            "divided by num_replicas_in_sync; both are the same then"
         )
 
 
@@ -161,12 +164,8 @@ class Changed:
         if kind == "Sub" and terms[1] is not None:
             terms = [terms[0], tf.negative(terms[1])]
         left = [each for each in terms if each is not None]
-        if not left:
-            return None
-        total = left[0]
-        for each in left[1:]:
-            total = total + each
-        return tf.negative(total) if kind == "Neg" else total
+        total = sum(left[1:], left[0]) if left else None
+        return tf.negative(total) if left and kind == "Neg" else total
 
     def _copied(self, operation: Any, tensor: Any, parts: dict[int, Any]) -> Any:
         """The result of the operation for the parts without gradients, of which those that are missing are zero."""

@@ -187,8 +187,7 @@ def loop(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:
         current = [state if is_handed_on(body, at) else NO_CLAIM for at, state in enumerate(current)]
     flow.rounds, flow.repeats = before, repeats
     if rounds is None:
-        choice = flow.run(condition, current, operation)[0]
-        return _after_rounds(flow, operation, graphs, choice, current)
+        return _after_rounds(flow, operation, graphs, flow.run(condition, current, operation)[0], current)
     return [
         Number(operation) if at in rounds.counters else
         state if tensor.dtype == tf.variant or is_handed_on(body, at) else

@@ -90,8 +90,7 @@ def _rows_by_place(flow: Any, operation: Any, table: Rows, index: State) -> Stat
         return table.entry()
     if index == SAME or isinstance(index, One) or index.couples:
         return flow.couple(operation, _how(flow, operation.inputs[1], POSITION))
-    given = _how(flow, operation.inputs[1], "") == GIVEN
-    return flow.couple(operation, GIVEN) if given else NO_CLAIM
+    return flow.couple(operation, GIVEN) if _how(flow, operation.inputs[1], "") == GIVEN else NO_CLAIM
 
 
 def _how(flow: Any, index: Any, otherwise: str) -> str:
@@ -228,6 +227,8 @@ def segments(flow: Any, operation: Any, states: Sequence[State]) -> State:
     'a sum over the examples'
     >>> shown(lambda x: (tf.math.segment_sum(x, tf.cast(x[:, 0], tf.int32)), tf.math.unsorted_segment_sum(x, 0, 1)))
     'unknown, rows along axis 1; SegmentSum is not decided'
+    >>> shown(lambda x: tf.math.unsorted_segment_sum(tf.transpose(x)[tf.newaxis], [[0, 1, 0]], 2))
+    'rows along axis 1'
     """
     values, index = states[0], states[1]
     if NO_CLAIM in (values, index):

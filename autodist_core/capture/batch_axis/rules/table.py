@@ -126,8 +126,7 @@ def positions(flow: Any, operation: Any, states: Sequence[State]) -> State:
     state = states[0]
     if not isinstance(state, Rows) or state.axes != (0,):
         return NO_CLAIM
-    chosen_by = choice_of(operation.inputs[0])
-    return Rows(outer=None, inner=None, stride=1, origin=operation, subset=chosen_by)
+    return Rows(outer=None, inner=None, stride=1, origin=operation, subset=choice_of(operation.inputs[0]))
 
 
 def unique(flow: Any, operation: Any, states: Sequence[State]) -> list[State]:

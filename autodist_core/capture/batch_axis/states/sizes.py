@@ -52,6 +52,17 @@ def function_of_sizes(operation: Any, states: Sequence[State]) -> State | None:
     return Number(operation) if found is None else found
 
 
+def settled(operation: Any, state: State) -> State:
+    """The state of an input as an operation's rule gets it. A quotient of sizes is alike, unless its value matters.
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default():
+    ...     settled(tf.range(3).op, Size(0, 2)), settled(tf.multiply(3, 2).op, Size(0, 2))
+    (Alike(), Size(degree=0, times=2))
+    """
+    return SAME if isinstance(state, Size) and not state.degree and operation.type not in _RULES else state
+
+
 def is_negligible(tensor: Any) -> bool:
     """Whether a tensor is a constant that is lost in rounding, and only keeps a divisor from zero.
 
@@ -100,8 +111,7 @@ def _divided(operation: Any, states: Sequence[State], factors: _Factors) -> Stat
 def _compared(operation: Any, states: Sequence[State], factors: _Factors) -> State | None:
     one, two = states
     if isinstance(one, Size) and isinstance(two, Size):
-        known = one.times is not None or operation.inputs[0] is operation.inputs[1]
-        return SAME if known and one == two else None
+        return SAME if one == two and (one.times is not None or operation.inputs[0] is operation.inputs[1]) else None
     (times, limit), degree = (factors, one.degree) if isinstance(one, Size) else (factors[::-1], two.degree)
     if limit is None or degree < 1:
         return None

@@ -56,8 +56,7 @@ class PSSynchronizer(Kernel):
         for occurrence in draft.step.occurrences if self.mirrors else ():
             # This time is right after the update, and before the nodes that follow the update.
             order = 2 * draft.step.last_of_update(occurrence) + 1
-            changed = draft.step.written_in(occurrence)
-            follow(draft, draft.placement.replicas, f"pull/{occurrence}", order, changed)
+            follow(draft, draft.placement.replicas, f"pull/{occurrence}", order, draft.step.written_in(occurrence))
 
 
 def follow(draft: Draft, replicas: Sequence[Replica], label: str, order: int, changed: Set[str] | None = None) -> None:
