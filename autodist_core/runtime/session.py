@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from autodist_core.cluster.chief.cluster import Cluster
-from autodist_core.errors import NodeLostError
+from autodist_core.cluster.chief.cluster import Cluster, abandon
+from autodist_core.errors import SessionError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.kernel.added_variables import AddedVariable
@@ -152,7 +152,7 @@ class DistributedSession(ReplicatedSession):
             self._transfers = self._parts = self._data = None
 
     def _end(self, session: Any) -> None:
-        """End TensorFlow's session. If the cluster is gone, only drop the session."""
+        """End TensorFlow's session. Its close would wait for ever for servers that are gone or have running pipelines."""
         self._pipelines.close(partial(self._end_after_pipelines, session))
 
     def _end_after_pipelines(self, session: Any, pipelines_ended: bool) -> None:
@@ -160,9 +160,9 @@ class DistributedSession(ReplicatedSession):
             if pipelines_ended:
                 self.call("the end of the session", session.close)
             else:
-                _abandon(session)
-        except (NodeLostError, BrokenOffError):
-            _abandon(session)
+                abandon(session)
+        except SessionError:
+            abandon(session)
         finally:
             self._calls.close()
 
@@ -262,11 +262,6 @@ class Step(ReplicatedStep):
 
     def _import(self, graph: DistributedGraph, name: str, arrays: Sequence[Any], usual: bool) -> Callable[..., Any]:
         return self._session.import_graph(graph, name, self._doing, self._part)
-
-
-def _abandon(session: Any) -> None:
-    """Drop a session whose servers are gone, or have running pipelines. Its close would wait for ever."""
-    session._closed, session._session = True, None
 
 
 def _config(placement: Placement) -> Any:
