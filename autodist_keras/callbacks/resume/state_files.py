@@ -102,7 +102,7 @@ class StateFiles:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = open(self.folder / "lock", "a+")  # noqa: SIM115
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a path with a NUL character is a ValueError
             raise SessionError(
                 f"Resume({str(self.folder)!r}): states cannot be written there ({error}). Pass a folder in which this "
                 "program may make files."
@@ -184,7 +184,7 @@ class StateFiles:
             self._delete_partial()
             log.error(
                 "Resume(%r): a state was not saved (%s). The training goes on, and after a failure it begins with an "
-                "earlier state. Free space there.", str(self.folder), error,
+                "earlier state. See that the folder exists and has space.", str(self.folder), error,
             )  # fmt: skip
 
     def _finish(self, partial: Path, path: Path) -> None:
@@ -198,7 +198,8 @@ class StateFiles:
         finally:
             os.close(folder)
         for old in self._paths()[: -self._keep]:
-            old.unlink()
+            with suppress(OSError):  # another user's, or a folder
+                old.unlink()
         self._delete_partial()
 
     def _delete_partial(self) -> None:
@@ -206,14 +207,14 @@ class StateFiles:
         whole = {path.stem for path in self._paths()}
         for path in self._named(_PART):
             if path.suffix == ".partial" or path.stem not in whole:
-                with suppress(OSError):  # another user's, in a folder where each deletes only what is theirs
+                with suppress(OSError):
                     path.unlink()
 
     def _paths(self) -> list[Path]:
         return sorted(self._named(_STATE), key=_number)
 
     def _named(self, pattern: re.Pattern[str]) -> list[Path]:
-        return [path for path in self.folder.glob("state-*") if pattern.fullmatch(path.name) and path.is_file()]
+        return [path for path in self.folder.glob("state-*") if pattern.fullmatch(path.name)]
 
 
 def _number(path: Path) -> int:
