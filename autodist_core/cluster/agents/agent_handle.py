@@ -113,10 +113,11 @@ class AgentHandle:
                 raise OSError("the agent is gone")
             found = answer.result(seconds)
         except TimeoutError:
+            shell = "" if self.identity[0] else ", or ~/.bashrc there keeps the login shell"
             raise LaunchError(
                 self.node.address,
                 f"its agent did not answer '{order}' within {seconds:g} s: the machine hangs, or the network is "
-                f"down{self.log_tail()}"
+                f"down{shell}{self.log_tail()}"
             ) from None
         except (OSError, ValueError):
             self._ended.wait(_END_SECONDS)
