@@ -138,24 +138,22 @@ class DistributedSession(ReplicatedSession):
         if session is None:
             return
         self._opened.remove(session)
+        end = partial(self._pipelines.close, partial(self._end, session))
         try:
             for step in self._loose:
                 step.close()
         except BaseException:
             # Replicas still run. This thread waits for their end, and then ends TensorFlow's session.
-            threading.Thread(target=self._end, args=(session,), daemon=True, name="autodist-end").start()
+            threading.Thread(target=end, daemon=True, name="autodist-end").start()
             raise
         else:
-            self._end(session)
+            end()
         finally:
             # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
             self._transfers = self._parts = self._data = None
 
-    def _end(self, session: Any) -> None:
+    def _end(self, session: Any, pipelines_ended: bool) -> None:
         """End TensorFlow's session. Its close would wait for ever for servers that are gone or have running pipelines."""
-        self._pipelines.close(partial(self._end_after_pipelines, session))
-
-    def _end_after_pipelines(self, session: Any, pipelines_ended: bool) -> None:
         try:
             if pipelines_ended:
                 self.call("the end of the session", session.close)

@@ -102,17 +102,6 @@ def test_a_host_whose_environment_is_not_activated(network, command):
     assert len(log) == 1 and ("not found" in log[0] or "No such file" in log[0])
 
 
-@pytest.mark.parametrize("shell, words", [
-    ("exit 3", "fails there.*works in a terminal, sshd or ~/.bashrc there ends the login"),
-    ("cat", "the network is down, or ~/.bashrc there keeps the login shell"),
-])  # fmt: skip
-def test_a_host_whose_login_shell_ends_or_waits(network, monkeypatch, shell, words):
-    """Before it has come to the program, as by a line of its startup file."""
-    monkeypatch.setenv("AUTODIST_DEADLINES", "answer=3")
-    with network.hosts[1].listening_otherwise(ForceCommand=shell):
-        assert re.search(words, "".join(refusal(network, host1={"port": 22})))
-
-
 TOOLS = {"python_venv": "export PATH=/tmp/tools:$PATH"}
 
 
@@ -137,6 +126,9 @@ def test_an_agent_that_never_answers(network, monkeypatch):
         f"{network.hosts[1].address}: its agent did not answer 'describe' within 3 s: the machine hangs, or the "
         "network is down."
     ]
+    for shell, words in {"exit 3": "~/.bashrc there ends the login", "cat": "~/.bashrc there keeps the login"}.items():
+        with network.hosts[1].listening_otherwise(ForceCommand=shell):
+            assert words in refusal(network, host1={"port": 22})[0]
 
 
 def test_another_tensorflow_where_the_login_is_talkative(network):

@@ -102,17 +102,16 @@ def abandon(session: Any) -> None:
 
 def _leave_to_parent() -> None:
     """In a forked process, leave the clusters to the parent: a message from here would disturb the parent's."""
+    error = SessionError(
+        f"process {os.getpid()} was forked from {os.getppid()}, which trains over machines. Train there, or start this "
+        "process by multiprocessing's 'spawn': TensorFlow does not work in a fork."
+    )
     for cluster in _clusters:
         cluster._agents = ()
         for session in cluster.sessions:
             abandon(session)
         with contextlib.suppress(InvalidStateError):  # it was lost or closed before
-            cluster.lost.set_exception(
-                SessionError(
-                    f"process {os.getpid()} was forked from {os.getppid()}, which trains over machines. TensorFlow does "
-                    "not work in both: train in the first one, or start the other by multiprocessing's 'spawn'."
-                )
-            )
+            cluster.lost.set_exception(error)
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
@@ -134,7 +133,7 @@ def _watch_agents(
         if now - last_heartbeat > _HEARTBEAT_SECONDS:
             last_heartbeat = now
             for agent in launched.agents:
-                agent.send_heartbeat()
+                agent.tell("beat")
         silent = [agent for agent in launched.agents if now - agent.last_heard > _SILENT_SECONDS]
         waiting.on([a.node.address for a in silent], min((a.last_heard for a in silent), default=now))
         if (cluster := watched()) is None:

@@ -7,7 +7,6 @@ on, so that one examination finds all problems. In: a ResourceSpec. Out: a repor
 
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,13 +71,11 @@ class _Examiner:
         self._reports = {node.address: NodeReport(node) for node in self._nodes}
         self._pairs: list[Pair] = []
         self._abandoned = False
-        self._lock = threading.Lock()
 
     def abandon(self) -> None:
         """End all agents, also those that are still being started."""
-        with self._lock:
-            self._abandoned = True
-        end_agents(self.agents)
+        self._abandoned = True
+        end_agents(list(self.agents))
 
     def examine(self) -> Examination:
         """Run all stages; each goes on with the agents that answered in the stage before."""
@@ -130,11 +127,9 @@ class _Examiner:
             return
         self._found(node, login_seconds=time.monotonic() - begin)
         agent = AgentHandle(node, process)
-        with self._lock:
-            too_late = self._abandoned
-            if not too_late:
-                self.agents.append(agent)
-        if too_late:
+        # In this order: `abandon`, which goes the other way round, ends the agent if this does not.
+        self.agents.append(agent)
+        if self._abandoned:
             end_agents([agent])
 
     def _describe(self, agent: AgentHandle) -> None:

@@ -26,7 +26,7 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -170,11 +170,7 @@ class StateFiles:
         with self._not_saved_if_it_fails(), open(partial, "wb") as file:
             _write(file, tree, arrays)
 
-        def finish() -> None:
-            with self._not_saved_if_it_fails():
-                self._finish(partial, path)
-
-        return finish if partial.exists() else lambda: None
+        return (lambda: self._finish(partial, path)) if partial.exists() else lambda: None
 
     @contextmanager
     def _not_saved_if_it_fails(self) -> Iterator[None]:
@@ -188,33 +184,35 @@ class StateFiles:
             )  # fmt: skip
 
     def _finish(self, partial: Path, path: Path) -> None:
-        for each in self.folder.glob(f"{path.stem}.*"):
-            with open(each, "rb") as file:  # machines' files may be another user's
-                os.fsync(file.fileno())
-        os.rename(partial, path)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        for old in self._paths()[: -self._keep]:
-            with suppress(OSError):  # another user's, or a folder
-                old.unlink()
-        self._delete_partial()
+        with self._not_saved_if_it_fails():
+            for each in self.folder.glob(f"{path.stem}.*"):
+                with open(each, "rb") as file:  # machines' files may be another user's
+                    os.fsync(file.fileno())
+            os.rename(partial, path)
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+            _delete(self._paths()[: -self._keep])
+            self._delete_partial()
 
     def _delete_partial(self) -> None:
         """Delete what belongs to no state, as an interrupted program leaves. Other files are not the project's."""
         whole = {path.stem for path in self._paths()}
-        for path in self._named(_PART):
-            if path.suffix == ".partial" or path.stem not in whole:
-                with suppress(OSError):
-                    path.unlink()
+        _delete(path for path in self._named(_PART) if path.suffix == ".partial" or path.stem not in whole)
 
     def _paths(self) -> list[Path]:
         return sorted(self._named(_STATE), key=_number)
 
     def _named(self, pattern: re.Pattern[str]) -> list[Path]:
         return [path for path in self.folder.glob("state-*") if pattern.fullmatch(path.name)]
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):  # another user's, in a folder where each deletes only what is theirs, or itself a folder
+            path.unlink()
 
 
 def _number(path: Path) -> int:
