@@ -153,7 +153,7 @@ class DistributedSession(ReplicatedSession):
             self._transfers = self._parts = self._data = None
 
     def _end(self, session: Any, pipelines_ended: bool) -> None:
-        """End TensorFlow's session. Its close would wait for ever for servers that are gone or have running pipelines."""
+        """End TensorFlow's session. Its close would wait for ever for servers that are gone or run pipelines."""
         try:
             if pipelines_ended:
                 self.call("the end of the session", session.close)

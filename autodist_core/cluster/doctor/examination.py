@@ -94,8 +94,7 @@ class _Examiner:
         seconds = self._deadlines.reach + self._deadlines.answer
         reached = self._led(listening) if self.tunnelled else self._reached_from_here(listening)
         self._ask_all(reached, lambda agent: self._reach(agent, reached), "reach each other", seconds)
-        order = list(self._reports)
-        pairs = sorted(self._pairs, key=lambda pair: (order.index(pair.source), order.index(pair.target)))
+        pairs = sorted(self._pairs, key=lambda pair: list(self._reports).index(pair.source))
         report = Report(self.spec.source, tuple(self._reports.values()), tuple(pairs), tuple(self._port_range))
         return report, tuple(self.agents), self.secret
 
@@ -122,8 +121,9 @@ class _Examiner:
         begin = time.monotonic()
         try:
             process = start_agent(node, self.spec.ssh_group(node), self._deadlines, self.keepalive)
-        except LaunchError as error:
-            self._note(node, error.reason)
+        except OSError as error:  # also a LaunchError
+            limits = f"this machine starts no ssh or agent ({error.strerror}): raise its limits, 'ulimit -n' and '-u'"
+            self._note(node, getattr(error, "reason", limits))
             return
         self._found(node, login_seconds=time.monotonic() - begin)
         agent = AgentHandle(node, process)

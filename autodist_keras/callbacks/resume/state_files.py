@@ -211,7 +211,7 @@ class StateFiles:
 
 def _delete(paths: Iterable[Path]) -> None:
     for path in paths:
-        with suppress(OSError):  # another user's, in a folder where each deletes only what is theirs, or itself a folder
+        with suppress(OSError):  # a folder, or a file of a user who alone may delete it
             path.unlink()
 
 
