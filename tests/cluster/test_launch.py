@@ -112,7 +112,7 @@ def test_a_host_without_the_package_or_what_it_needs(network, isolated, missing,
 
 
 def test_a_limit_of_this_machine_is_named(network, monkeypatch):
-    monkeypatch.setattr(examination, "start_agent", lambda *_: open("/dev/null/as if too many files were open"))
+    monkeypatch.setattr(examination, "start_agent", lambda *_: Path("/dev/null/too many").read_text())
     assert "starts no ssh or agent (Not a directory): raise its limits" in refusal(network, host1={"port": 22})[0]
 
 
