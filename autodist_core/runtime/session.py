@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 
-from autodist_core.cluster.chief.cluster import Cluster
-from autodist_core.errors import NodeLostError
+from autodist_core.cluster.chief.cluster import Cluster, abandon
+from autodist_core.errors import SessionError
 from autodist_core.interrupts import defer_interrupt
 from autodist_core.kernel import DistributedGraph, Placement
 from autodist_core.kernel.added_variables import AddedVariable
@@ -138,31 +138,29 @@ class DistributedSession(ReplicatedSession):
         if session is None:
             return
         self._opened.remove(session)
+        end = partial(self._pipelines.close, partial(self._end, session))
         try:
             for step in self._loose:
                 step.close()
         except BaseException:
             # Replicas still run. This thread waits for their end, and then ends TensorFlow's session.
-            threading.Thread(target=self._end, args=(session,), daemon=True, name="autodist-end").start()
+            threading.Thread(target=end, daemon=True, name="autodist-end").start()
             raise
         else:
-            self._end(session)
+            end()
         finally:
             # Steps may still have this session. TensorFlow's is freed when nothing here refers to it.
             self._transfers = self._parts = self._data = None
 
-    def _end(self, session: Any) -> None:
-        """End TensorFlow's session. If the cluster is gone, only drop the session."""
-        self._pipelines.close(partial(self._end_after_pipelines, session))
-
-    def _end_after_pipelines(self, session: Any, pipelines_ended: bool) -> None:
+    def _end(self, session: Any, pipelines_ended: bool) -> None:
+        """End TensorFlow's session. Its close would wait for ever for servers that are gone or run pipelines."""
         try:
             if pipelines_ended:
                 self.call("the end of the session", session.close)
             else:
-                _abandon(session)
-        except (NodeLostError, BrokenOffError):
-            _abandon(session)
+                abandon(session)
+        except SessionError:
+            abandon(session)
         finally:
             self._calls.close()
 
@@ -262,11 +260,6 @@ class Step(ReplicatedStep):
 
     def _import(self, graph: DistributedGraph, name: str, arrays: Sequence[Any], usual: bool) -> Callable[..., Any]:
         return self._session.import_graph(graph, name, self._doing, self._part)
-
-
-def _abandon(session: Any) -> None:
-    """Drop a session whose servers are gone, or have running pipelines. Its close would wait for ever."""
-    session._closed, session._session = True, None
 
 
 def _config(placement: Placement) -> Any:

@@ -36,6 +36,18 @@ def resident() -> int:
 def test_what_is_no_folder_is_refused_at_once(folder: Any, message: str):
     with pytest.raises(ValueError, match=message):
         Resume(folder)
+    with pytest.raises(SessionError, match="states cannot be written there"), StateFiles("nul\0", 1).locked():
+        pass
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("gone")], ids=["folder", "dangling link"])
+def test_a_state_that_is_no_file_is_a_state_that_cannot_be_read(make: Any, tmp_path: Path, caplog):
+    make(tmp_path / "state-00000007.resume")
+    with pytest.raises(SessionError, match=r"none of its 1 states can be read \(state-00000007"):
+        StateFiles(tmp_path, keep=1).newest()
+    StateFiles(tmp_path, keep=1).begin({"step": 3}, [])()
+    assert StateFiles(tmp_path, keep=1).newest().name == "state-00000008.resume"
+    assert "not saved" not in caplog.text
 
 
 def test_files_of_others_stay(tmp_path: Path):

@@ -1,8 +1,5 @@
 """Hosts on which something is wrong, and the one error that a cluster over them begins and ends with."""
 
-import contextlib
-import subprocess
-import sys
 import time
 
 import pytest
@@ -38,29 +35,6 @@ def refusal(network, **groups):
     assert last == "Run 'autodist doctor' with the same file for a full report."
     assert "Traceback" not in str(raised.value)
     return [problem.removeprefix("  ") for problem in problems]
-
-
-LISTENER = """
-import socket, sys
-server = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)
-print("listening", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextlib.contextmanager
-def occupied(host, port):
-    """A program on a host that listens at a port and says nothing."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    program = host.run([sys.executable, "-c", LISTENER, port], **pipes)
-    try:
-        assert program.stdout.readline() == b"listening\n"
-        yield
-    finally:
-        program.stdin.close()
-        program.wait()
-        program.stdout.close()
-        host.started.remove(program)
 
 
 def tool(host, name, *words):

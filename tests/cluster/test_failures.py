@@ -1,5 +1,8 @@
 """What is lost and what is kept when a node goes in the middle of an epoch: real kills, stops and cuts."""
 
+import gc
+import multiprocessing
+import os
 import re
 import threading
 import time
@@ -9,9 +12,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.client.session import BaseSession
 
 from autodist_core.cluster.chief import fleet
-from autodist_core.errors import NodeLostError
+from autodist_core.errors import NodeLostError, SessionError
 from autodist_core.runtime.recovery import on_disk
 from autodist_core.strategy import PS, AllReduce
 from autodist_keras import DistributedModel
@@ -315,6 +319,27 @@ def test_a_silent_host_is_awaited_by_name_before_it_is_lost(network, caplog):
     assert_same(expected.everything, found.everything)
     (said,) = {line for line in caplog.messages if "to answer: " in line}
     assert re.fullmatch(rf"waiting for 1 of 2 machines to answer: {host.address} \([56] s of 60\)", said)
+
+
+def test_a_forked_process_leaves_the_machines_to_the_program(network):
+    """When it ends, Python deletes there what TensorFlow has of the session."""
+    with OverHosts(DENSE, network.pair()) as hosts:
+        hosts.compile("adam", "PS")
+        fit(hosts.front, epochs=1)
+
+        def in_child():
+            with pytest.raises(SessionError, match=rf"was forked from {os.getppid()}, which trains over machines"):
+                fit(hosts.front, epochs=1)
+            hosts.front.close()
+            [each.__del__() for each in gc.get_objects() if type(each) is BaseSession._Callable]
+
+        child = multiprocessing.get_context("fork").Process(target=in_child, daemon=True)
+        child.start()
+        child.join(HANGS)
+        child.kill()
+        assert child.exitcode == 0
+        fit(hosts.front, epochs=1)
+        assert int(hosts.model.optimizer.iterations.numpy()) == 2 * PER_EPOCH
 
 
 def test_the_compressors_go_on_after_a_node_was_left_out(network, caplog):

@@ -18,9 +18,10 @@ from autodist_core import LaunchError, ResourceSpecError
 from autodist_core.cluster.agents.in_parallel import end_agents
 from autodist_core.cluster.chief.cluster import Cluster
 from autodist_core.cluster.chief.launch import launch
+from autodist_core.cluster.doctor import examination
 from autodist_keras import DistributedModel
 from tests.cluster.leftovers import assert_nothing_came, running
-from tests.cluster.refusals import occupied, refusal, spec, tool
+from tests.cluster.refusals import refusal, spec, tool
 from tests.network.lan import ROOT
 from tests.network.namespaces import NetworkError
 from tests.support.models import stacked
@@ -57,15 +58,6 @@ def test_two_hosts_are_wrong_each_in_its_own_way(network, home):
     denied, closed = refusal(network, host1={"key_file": str(home / "key")}, host2={"port": 2222})
     assert denied.startswith(f"{one}: port 22 does not let 'root' in. Tried: key {home}/key ED25519 SHA256:")
     assert closed.startswith(f"{two}: port 2222 is closed: the machine answers, and no ssh server listens there.")
-
-
-def test_a_host_that_accepts_and_never_answers(network, monkeypatch):
-    monkeypatch.setenv("AUTODIST_DEADLINES", "connect=1")
-    with occupied(network.hosts[1], 2223):
-        assert refusal(network, host1={"port": 2223}) == [
-            f"{network.hosts[1].address}: port 2223 accepts connections, and no ssh server answered within 1 s: the "
-            "machine hangs, or something else listens there."
-        ]
 
 
 def test_a_host_that_answers_late_is_awaited_by_name(network, caplog):
@@ -119,6 +111,11 @@ def test_a_host_without_the_package_or_what_it_needs(network, isolated, missing,
     )
 
 
+def test_a_limit_of_this_machine_is_named(network, monkeypatch):
+    monkeypatch.setattr(examination, "start_agent", lambda *_: Path("/dev/null/too many").read_text())
+    assert "starts no ssh or agent (Not a directory): raise its limits" in refusal(network, host1={"port": 22})[0]
+
+
 def test_an_agent_that_never_answers(network, monkeypatch):
     monkeypatch.setenv("AUTODIST_DEADLINES", "answer=3")
     tool(network.hosts[1], "python", "sleep 30; true")
@@ -126,6 +123,9 @@ def test_an_agent_that_never_answers(network, monkeypatch):
         f"{network.hosts[1].address}: its agent did not answer 'describe' within 3 s: the machine hangs, or the "
         "network is down."
     ]
+    for shell, words in {"exit 3": "~/.bashrc there ends the login", "cat": "~/.bashrc there keeps the login"}.items():
+        with network.hosts[1].listening_otherwise(ForceCommand=shell):
+            assert words in refusal(network, host1={"port": 22})[0]
 
 
 def test_another_tensorflow_where_the_login_is_talkative(network):
@@ -163,15 +163,6 @@ def test_two_hosts_that_do_not_reach_each_other(network, monkeypatch):
         "nodes pass the ports of AUTODIST_PORTS, or correct the address."
         for here, there in ((one, two), (two, one))
     ]
-
-
-def test_a_port_that_is_taken(network, monkeypatch):
-    monkeypatch.setenv("AUTODIST_PORTS", "23456-23456")
-    with occupied(network.hosts[1], 23456):
-        assert refusal(network, host1={}) == [
-            f"{network.hosts[1].address}: its agent could not do 'listen': no port is free of 23456: end what "
-            "listens there, or let AUTODIST_PORTS name others."
-        ]
 
 
 @pytest.mark.parametrize(

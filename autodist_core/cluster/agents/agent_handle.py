@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from autodist_core.cluster.agents.agent_over_ssh import AgentOverSSH
@@ -65,7 +65,7 @@ class AgentHandle:
     >>> agent = AgentHandle(Node("localhost", chief=True), ChildAgent({}))
     >>> agent.ask("visitors", 30)
     {'addresses': []}
-    >>> agent.order_end()
+    >>> agent.tell("end")
     >>> agent.wait_for_end(5)
     >>> agent.ended
     True
@@ -110,15 +110,16 @@ class AgentHandle:
         try:
             self._sender.send({"do": order, "id": number, "with": arguments})
             if self.ended:
-                raise OSError("the agent is gone")
+                answer.cancel()
             found = answer.result(seconds)
         except TimeoutError:
+            shell = "" if self.identity[0] else ", or ~/.bashrc there keeps the login shell"
             raise LaunchError(
                 self.node.address,
                 f"its agent did not answer '{order}' within {seconds:g} s: the machine hangs, or the network is "
-                f"down{self.log_tail()}"
+                f"down{shell}{self.log_tail()}"
             ) from None
-        except (OSError, ValueError):
+        except (OSError, ValueError, CancelledError):
             self._ended.wait(_END_SECONDS)
             raise LaunchError(self.node.address, self.why_it_ended()) from None
         finally:
@@ -127,10 +128,10 @@ class AgentHandle:
             raise LaunchError(self.node.address, f"its agent could not do '{order}': {found['error']}")
         return dict(found["result"])
 
-    def send_heartbeat(self) -> None:
-        """Tell the agent that the chief lives."""
+    def tell(self, order: str) -> None:
+        """Send an order that has no answer: "beat" says that the chief lives, and `wait_for_end` follows "end"."""
         with contextlib.suppress(OSError, ValueError):  # the agent is gone, which the watch notices by `ended`
-            self._sender.send({"do": "beat"})
+            self._sender.send({"do": order})
 
     def why_it_ended(self) -> str:
         """How the agent ended, with the end of its log."""
@@ -142,11 +143,6 @@ class AgentHandle:
         """The end of the agent's log, to be appended to a message; empty if there is no log."""
         lines = "".join(f"\n    {line}" for line in list(self.log)[-_SHOWN_LINES:])
         return f"; the last lines of its log:{lines}" if lines else ""
-
-    def order_end(self) -> None:
-        """Order the agent to end, without a wait; `wait_for_end` follows."""
-        with contextlib.suppress(OSError, ValueError):
-            self._sender.send({"do": "end"})
 
     def wait_for_end(self, seconds: float) -> None:
         """Wait until the agent has ended, then close its pipes; an agent that runs after `seconds` is killed."""
@@ -173,8 +169,7 @@ class AgentHandle:
             self.log.append(f"(the agent's answers end: {error})")
         self._ended.set()
         for answer in list(self._open_orders.values()):
-            if not answer.done():
-                answer.set_exception(OSError("the agent is gone"))
+            answer.cancel()
 
     def _read_log(self) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -59,8 +59,6 @@ class ChildAgent:
         for stream in (self.stdin, self.stdout, self.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
-        try:
-            self._child.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
+        if not self.how_it_ended(_END_SECONDS):
             self._child.kill()
             self._child.wait()

@@ -81,7 +81,7 @@ def end_agents(agents: Sequence[AgentHandle], seconds: float = 5.0, patience: fl
     >>> end_agents([])
     """
     for agent in agents:
-        agent.order_end()
+        agent.tell("end")
     if patience is None:
         run_in_parallel(agents, lambda agent: agent.wait_for_end(seconds))
     else:

@@ -19,7 +19,7 @@ from typing import Any
 from autodist_core.cluster.agents.agent_handle import AgentHandle
 from autodist_core.cluster.agents.in_parallel import end_agents
 from autodist_core.cluster.chief.launch import Launched, launch, start_servers
-from autodist_core.errors import LaunchError, NodeLostError
+from autodist_core.errors import LaunchError, NodeLostError, SessionError
 from autodist_core.log import Waiting
 from autodist_core.resource_spec import ResourceSpec
 
@@ -57,6 +57,7 @@ class Cluster:
         arguments = weakref.ref(self), launched, self.sessions, self._closing, lost_after
         self._watch = threading.Thread(target=_watch_agents, args=arguments, daemon=True, name="autodist-watch")
         self._watch.start()
+        _clusters.add(self)
 
     @classmethod
     def start(cls, spec: ResourceSpec, lost_after: float = LOST_AFTER_SECONDS, tunnelled: bool = False) -> Cluster:
@@ -91,6 +92,31 @@ class Cluster:
             end_agents(self._agents)
 
 
+_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
+
+
+def abandon(session: Any) -> None:
+    """Drop a session of TensorFlow without a message to its servers."""
+    session._closed, session._session = True, None
+
+
+def _leave_to_parent() -> None:
+    """In a forked process, leave the clusters to the parent: a message from here would disturb the parent's."""
+    error = SessionError(
+        f"process {os.getpid()} was forked from {os.getppid()}, which trains over machines. Train there, or start this "
+        "process by multiprocessing's 'spawn': TensorFlow does not work in a fork."
+    )
+    for cluster in _clusters:
+        cluster._agents = ()
+        for session in cluster.sessions:
+            abandon(session)
+        with contextlib.suppress(InvalidStateError):  # it was lost or closed before
+            cluster.lost.set_exception(error)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 def _watch_agents(
     watched: weakref.ref[Cluster], launched: Launched, sessions: list[Any], closing: threading.Event, lost_after: float
 ) -> None:
@@ -107,7 +133,7 @@ def _watch_agents(
         if now - last_heartbeat > _HEARTBEAT_SECONDS:
             last_heartbeat = now
             for agent in launched.agents:
-                agent.send_heartbeat()
+                agent.tell("beat")
         silent = [agent for agent in launched.agents if now - agent.last_heard > _SILENT_SECONDS]
         waiting.on([a.node.address for a in silent], min((a.last_heard for a in silent), default=now))
         if (cluster := watched()) is None:

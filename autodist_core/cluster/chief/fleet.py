@@ -78,7 +78,9 @@ class Fleet:
 
     def require_startable(self) -> None:
         """Raise if `start` would be refused for what this machine alone can tell: before a loop begins."""
-        if self.cluster is None and len(self.spec.nodes) > 1:
+        if self.cluster is not None and self.lost:
+            self.cluster.lost.result()  # raises in a forked process
+        elif self.cluster is None and len(self.spec.nodes) > 1:
             require_startable(self.spec)
 
     def start(self) -> Cluster:

@@ -7,7 +7,6 @@ on, so that one examination finds all problems. In: a ResourceSpec. Out: a repor
 
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -72,13 +71,11 @@ class _Examiner:
         self._reports = {node.address: NodeReport(node) for node in self._nodes}
         self._pairs: list[Pair] = []
         self._abandoned = False
-        self._lock = threading.Lock()
 
     def abandon(self) -> None:
         """End all agents, also those that are still being started."""
-        with self._lock:
-            self._abandoned = True
-        end_agents(self.agents)
+        self._abandoned = True
+        end_agents(list(self.agents))
 
     def examine(self) -> Examination:
         """Run all stages; each goes on with the agents that answered in the stage before."""
@@ -97,8 +94,7 @@ class _Examiner:
         seconds = self._deadlines.reach + self._deadlines.answer
         reached = self._led(listening) if self.tunnelled else self._reached_from_here(listening)
         self._ask_all(reached, lambda agent: self._reach(agent, reached), "reach each other", seconds)
-        order = list(self._reports)
-        pairs = sorted(self._pairs, key=lambda pair: (order.index(pair.source), order.index(pair.target)))
+        pairs = sorted(self._pairs, key=lambda pair: list(self._reports).index(pair.source))
         report = Report(self.spec.source, tuple(self._reports.values()), tuple(pairs), tuple(self._port_range))
         return report, tuple(self.agents), self.secret
 
@@ -125,16 +121,15 @@ class _Examiner:
         begin = time.monotonic()
         try:
             process = start_agent(node, self.spec.ssh_group(node), self._deadlines, self.keepalive)
-        except LaunchError as error:
-            self._note(node, error.reason)
+        except OSError as error:  # also a LaunchError
+            limits = f"this machine starts no ssh or agent ({error.strerror}): raise its limits, 'ulimit -n' and '-u'"
+            self._note(node, getattr(error, "reason", limits))
             return
         self._found(node, login_seconds=time.monotonic() - begin)
         agent = AgentHandle(node, process)
-        with self._lock:
-            too_late = self._abandoned
-            if not too_late:
-                self.agents.append(agent)
-        if too_late:
+        # In this order: `abandon`, which goes the other way round, ends the agent if this does not.
+        self.agents.append(agent)
+        if self._abandoned:
             end_agents([agent])
 
     def _describe(self, agent: AgentHandle) -> None:

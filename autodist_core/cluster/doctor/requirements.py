@@ -72,6 +72,7 @@ def why_no_description(agent: AgentHandle) -> str:
     if group is not None and group.python_venv and agent.ended and agent.identity == (0, 0):
         return (
             f"'python_venv' of its ssh group is {group.python_venv!r}, and that command fails there. Write the command "
-            f"that activates the environment, such as 'source ~/venv/bin/activate'{agent.log_tail()}"
+            "that activates the environment, such as 'source ~/venv/bin/activate'"
+            + (agent.log_tail() or ". If it works in a terminal, sshd or ~/.bashrc there ends the login")
         )
     return ""

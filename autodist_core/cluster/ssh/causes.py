@@ -104,7 +104,7 @@ def _refusal(log: str, port: str, user: str) -> str:
         parts.append(f"It hung up after {len(tried)}: name the right key in 'key_file', and no other is offered")
     parts.append(f"It accepts: {accepts[-1] if accepts else 'it did not say'}")
     faults = dict(re.findall(r'Load key "(.*)": (.*)', log))
-    signing = re.findall(r"Server accepts key: (.+) \S+ SHA256:(?=.*\n(?!Authenticated))", log)
+    signing = re.findall(r"Server accepts key: (.+) \S+ SHA256:(?=.*\n(?!Authenticated|debug1: Authentications))", log)
     if signing and faults.get(signing[-1]) != "bad permissions":
         parts.append(
             f"Not usable, although the server accepts it: key {signing[-1]}, which may be encrypted. Set its "

@@ -72,6 +72,7 @@ class RecoveringSession(Session):
         self._backup = Backup(backup_every)
         self._added: list[tuple[GraphItem, int | None, frozenset[str]]] = []
         """The steps, each with the variables that it may write."""
+        self._sizes: dict[str, int] = {}
         self._unloaded: dict[str, Away | np.ndarray] = {}
         """The values that are written before the next step, or with which an earlier write has not succeeded."""
         self._forgotten: set[str] = set()
@@ -88,6 +89,7 @@ class RecoveringSession(Session):
     def add(self, item: GraphItem, usual: int | None = None, variables: Mapping[str, Any] | None = None) -> SessionStep:
         """Add a step to this session."""
         self._added.append((item, usual, _written_by(item)))
+        self._sizes.update((each.name, each.byte_size) for each in item.variables)
         if self._session is not None:
             self._steps.append(self._session.add(item, usual))
             self.known = self._session.known
@@ -143,8 +145,7 @@ class RecoveringSession(Session):
         self._raise_unraised()
         names = tuple(names)
         if self._session is not None and not self._backup.written.isdisjoint(names):
-            sizes = {each.name: each.byte_size for item, *_ in self._added for each in item.variables}
-            if 2 * sum(sizes[name] for name in names) < sum(sizes[name] for name in self.known):
+            if 2 * sum(map(self._sizes.__getitem__, names)) < sum(map(self._sizes.__getitem__, self.known)):
                 return self._try_until_done(lambda session: self._read(session, names))
             # A read of most of the state, as at the end of a fit, backs up all of them.
             self._try_until_done(self._back_up)

@@ -26,7 +26,7 @@ import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ class StateFiles:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = open(self.folder / "lock", "a+")  # noqa: SIM115
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a path with a NUL character is a ValueError
             raise SessionError(
                 f"Resume({str(self.folder)!r}): states cannot be written there ({error}). Pass a folder in which this "
                 "program may make files."
@@ -170,11 +170,7 @@ class StateFiles:
         with self._not_saved_if_it_fails(), open(partial, "wb") as file:
             _write(file, tree, arrays)
 
-        def finish() -> None:
-            with self._not_saved_if_it_fails():
-                self._finish(partial, path)
-
-        return finish if partial.exists() else lambda: None
+        return (lambda: self._finish(partial, path)) if partial.exists() else lambda: None
 
     @contextmanager
     def _not_saved_if_it_fails(self) -> Iterator[None]:
@@ -184,36 +180,39 @@ class StateFiles:
             self._delete_partial()
             log.error(
                 "Resume(%r): a state was not saved (%s). The training goes on, and after a failure it begins with an "
-                "earlier state. Free space there.", str(self.folder), error,
+                "earlier state. See that the folder exists and has space.", str(self.folder), error,
             )  # fmt: skip
 
     def _finish(self, partial: Path, path: Path) -> None:
-        for each in self.folder.glob(f"{path.stem}.*"):
-            with open(each, "rb") as file:  # machines' files may be another user's
-                os.fsync(file.fileno())
-        os.rename(partial, path)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        for old in self._paths()[: -self._keep]:
-            old.unlink()
-        self._delete_partial()
+        with self._not_saved_if_it_fails():
+            for each in self.folder.glob(f"{path.stem}.*"):
+                with open(each, "rb") as file:  # machines' files may be another user's
+                    os.fsync(file.fileno())
+            os.rename(partial, path)
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+            _delete(self._paths()[: -self._keep])
+            self._delete_partial()
 
     def _delete_partial(self) -> None:
         """Delete what belongs to no state, as an interrupted program leaves. Other files are not the project's."""
         whole = {path.stem for path in self._paths()}
-        for path in self._named(_PART):
-            if path.suffix == ".partial" or path.stem not in whole:
-                with suppress(OSError):  # another user's, in a folder where each deletes only what is theirs
-                    path.unlink()
+        _delete(path for path in self._named(_PART) if path.suffix == ".partial" or path.stem not in whole)
 
     def _paths(self) -> list[Path]:
         return sorted(self._named(_STATE), key=_number)
 
     def _named(self, pattern: re.Pattern[str]) -> list[Path]:
-        return [path for path in self.folder.glob("state-*") if pattern.fullmatch(path.name) and path.is_file()]
+        return [path for path in self.folder.glob("state-*") if pattern.fullmatch(path.name)]
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):  # a folder, or a file of a user who alone may delete it
+            path.unlink()
 
 
 def _number(path: Path) -> int:

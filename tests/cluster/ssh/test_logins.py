@@ -35,6 +35,8 @@ def test_key_files_that_cannot_be_used(network, ssh, monkeypatch):
     assert remedy in ssh.refusal(address, key_file=str(key))
     monkeypatch.setenv("AUTODIST_SSH_PASSPHRASE", "wrong")
     assert remedy in ssh.refusal(address, key_file=str(key))
+    with network.hosts[1].listening_otherwise(PermitRootLogin="no"):
+        assert "encrypted" not in ssh.refusal(address)
 
 
 @pytest.fixture

@@ -61,13 +61,6 @@ def test_variables_that_no_program_could_be_given(network, ssh, name):
         ssh.start(network.hosts[1].address, "true", {name: "value"})
 
 
-def test_a_virtual_environment_that_is_not_there(network, ssh):
-    process = ssh.start(network.hosts[1].address, "python --version", python_venv="source ~/none/bin/activate")
-    assert process.wait(10) != 0
-    assert b"none/bin/activate: No such file or directory" in process.stderr.read()
-    assert process.stdout.read() == b""
-
-
 def test_the_program_takes_the_place_of_the_shell(network, ssh):
     """So that its exit status and the signals it gets are its own."""
     ssh.start(network.hosts[1].address, "sleep 1000", {"B": "2"}, python_venv="export A=1")
