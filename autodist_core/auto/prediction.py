@@ -48,8 +48,7 @@ class Prediction:
 
     def part(self, name: str) -> float:
         """The seconds of a part on the machine that waits least: the others wait for it."""
-        slowest = min(self.parts.values(), key=lambda parts: parts.get(WIRE, 0.0))
-        return slowest.get(name, 0.0)
+        return min(self.parts.values(), key=lambda parts: parts.get(WIRE, 0.0)).get(name, 0.0)
 
 
 class Totals:

@@ -113,8 +113,7 @@ class _Inlining:
         prefix = f"{self._node.name}/{label}"
         pivot = f"{prefix}_pivot"
         self._add("Identity", pivot, [naming.tensor(f"{self._node.name}/pivot", side)], T=tf.bool)
-        called = self._node.attr[f"{label}_branch"].func.name
-        function = self._graph.functions[called]
+        function = self._graph.functions[self._node.attr[f"{label}_branch"].func.name]
         with self._library.as_default():
             body, tensors = FUNCTION_TO_GRAPH.get()(function)
         arguments = {argument.name: index for index, argument in enumerate(function.signature.input_arg)}

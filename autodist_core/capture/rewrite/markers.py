@@ -55,8 +55,7 @@ def _common_shape(graph: Editor, node: Any) -> tuple[str, str]:
     shape, values, _, *partitions = naming.data_inputs(node)
     kinds = list(node.attr["row_partition_types"].list.s)
     size, index = (tf.as_dtype(node.attr[key].type) for key in ("Tshape", "Tindex"))
-    of_values = tf.as_dtype(node.attr["T"].type)
-    given = {shape: tf.TensorSpec(None, size), values: tf.TensorSpec(None, of_values)}
+    given = {shape: tf.TensorSpec(None, size), values: tf.TensorSpec(None, tf.as_dtype(node.attr["T"].type))}
     own = graph.trace(
         f"{node.name}/own", partial(_own_lengths, kinds),
         given | dict.fromkeys(partitions, tf.TensorSpec(None, index)),

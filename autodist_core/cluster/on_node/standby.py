@@ -78,8 +78,7 @@ def _serve(connection: socket.socket) -> int:
     """Run one agent whose pipes are the connection, and return its exit status; kill it when the chief hung up."""
     with connection:
         descriptor = connection.fileno()
-        command = [sys.executable, "-m", AGENT_MODULE]
-        agent = subprocess.Popen(command, stdin=descriptor, stdout=descriptor)
+        agent = subprocess.Popen([sys.executable, "-m", AGENT_MODULE], stdin=descriptor, stdout=descriptor)
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 while agent.poll() is None:

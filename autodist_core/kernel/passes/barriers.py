@@ -182,8 +182,7 @@ def last_to_fail(step: StepIndex, names: Iterable[str]) -> list[str]:
     backward = step.behind(name for name in step.position if _TAPE in name)
     if any(name in backward and _TAPE not in name and not _is_number(step, name) for name in doubtful):
         return names
-    before = step.cone(source for name in doubtful for source in step.sources(name))
-    return step.in_order(doubtful - before)
+    return step.in_order(doubtful - step.cone(source for name in doubtful for source in step.sources(name)))
 
 
 def _is_number(step: StepIndex, name: str) -> bool:

@@ -199,8 +199,7 @@ def table_of_lookup(draft: Draft, name: str) -> str | None:
 
 def _replace(draft: Draft, name: str, combine: Callable[[str, Sequence[str], tf.DType, str], str]) -> None:
     """Let the copies of a marker have the value that `combine` makes of what the replicas gave them."""
-    node = draft.step.nodes[name]
-    dtype = tf.as_dtype(node.attr["T"].type)
+    dtype = tf.as_dtype(draft.step.nodes[name].attr["T"].type)
     parts = [draft.editor[replica.copy_of(name)].input[0] for replica in draft.active_replicas]
     total = combine(f"whole/{name}", parts, dtype, draft.active_replicas[0].device)
     for replica in draft.active_replicas:

@@ -147,8 +147,7 @@ class _Pack:
 
     def _write(self, doing: str, name: str, replica: Replica, value: str) -> None:
         label = f"combine/{naming.safe(name)}/{doing}_{replica.prefix}"
-        mirror = self._draft.placement.mirror(name, replica)
-        self._draft.write(label, name, mirror, value, self._draft.end + 1)
+        self._draft.write(label, name, self._draft.placement.mirror(name, replica), value, self._draft.end + 1)
 
 
 def joined_entries(draft: Draft, label: str, how: str, values: Sequence[str], spec: tf.TensorSpec, device: str) -> str:
