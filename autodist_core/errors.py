@@ -272,7 +272,6 @@ def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
     >>> nearest("custer", ["cluster", "gpus"])
     'cluster'
     """
-    candidates = list(known)
-    by_lower_case = {candidate.lower(): candidate for candidate in reversed(candidates)}
+    by_lower_case = {candidate.lower(): candidate for candidate in reversed(list(known))}
     close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=likeness)
     return by_lower_case[close[0]] if close else None

@@ -87,8 +87,7 @@ class Charging:
     def of(self, plan: VariablePlan) -> Charge:
         """The charge of one variable."""
         name, times = plan.variable.name, max(self.model.times.get(plan.variable.name, 1), 1)
-        share = self.model.ready.get(name, 1.0)
-        interval = min(INTERVALS - 1, max(0, int(share * INTERVALS - 1e-9)))
+        interval = min(INTERVALS - 1, max(0, int(self.model.ready.get(name, 1.0) * INTERVALS - 1e-9)))
         if plan.variable.is_sparse:
             return self._rows(plan, interval, times)
         ring = by_sends = update = work = bus = 0.0

@@ -68,8 +68,7 @@ def profile_of(item: GraphItem, spec: ResourceSpec, examples: int) -> ModelProfi
 
 def _factors(step: StepIndex, spec: ResourceSpec, times: Counter[str]) -> dict[str, int]:
     """The bytes of an example's factors, for each variable of whose gradients all are products that can travel."""
-    wanted = AllReducePlan(factor_rows=_MOST)
-    plans = {name: VariablePlan(step.variables[name], wanted) for name in times}
+    plans = {name: VariablePlan(step.variables[name], AllReducePlan(factor_rows=_MOST)) for name in times}
     found = factors(step, plans, [name for name, _ in spec.replica_devices])
     products = {key: each.product for key, each in found.items() if isinstance(each, Factors)}
     sizes = bytes_of_example(step, products, plans)

@@ -76,8 +76,7 @@ def mask(replica: int, dtype: tf.DType) -> np.ndarray:
     (0, 2135587861, 4354685564936845354)
     """
     bits = 8 * dtype.size
-    unsigned = np.array(replica * _GOLDEN % (1 << bits), f"uint{bits}")
-    return unsigned.astype(dtype.as_numpy_dtype)
+    return np.array(replica * _GOLDEN % (1 << bits), f"uint{bits}").astype(dtype.as_numpy_dtype)
 
 
 def stream_of_replica(name: str) -> str:

@@ -113,8 +113,7 @@ class LargeReads:
 
     def _parts(self, copy: Copy, flat: np.ndarray) -> Iterable[_Part]:
         reader = self._readers[copy]
-        units = max(1, _PART_BYTES // (reader.unit * flat.itemsize))
-        size = units * reader.unit
+        size = reader.unit * max(1, _PART_BYTES // (reader.unit * flat.itemsize))
         return [(reader, begin // reader.unit, flat[begin : begin + size]) for begin in range(0, flat.size, size)]
 
     def _prepare(self, sources: Iterable[Source]) -> None:

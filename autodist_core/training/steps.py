@@ -243,8 +243,7 @@ class Steps(Generic[B, C]):
             while item is not admitted:
                 # The session of a step with another update may be another one.
                 item = admitted
-                state = self._training.open(item)
-                admitted = self._admit(state, item)
+                admitted = self._admit(state := self._training.open(item), item)
             own = {entry.spec.name: entry.handle for entry in found.captured.entries}
             step = state.session.add(item, found.usual, own)
             if not self._mentioned:

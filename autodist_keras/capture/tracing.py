@@ -331,9 +331,7 @@ def _hooks(model: Any, trace: Trace, fused_kernels: bool) -> Iterator[None]:
 
 def _as_tensor(value: Any) -> Any:
     """A result of a step as a tensor, if it is a variable. The variable is read at the end of the step."""
-    if isinstance(value, (keras.Variable, tf.Variable)):
-        return tf.convert_to_tensor(value)
-    return value
+    return tf.convert_to_tensor(value) if isinstance(value, (keras.Variable, tf.Variable)) else value
 
 
 def _is_built(model: Any) -> bool:

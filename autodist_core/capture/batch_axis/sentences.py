@@ -26,9 +26,7 @@ def named(operation: Any) -> str:
     ...     named(tf.reduce_mean([1.0, 3.0], name="average").op)
     'Mean (average)'
     """
-    if operation is None:
-        return "the number of examples"
-    return f"{operation.type} ({operation.name})"
+    return "the number of examples" if operation is None else f"{operation.type} ({operation.name})"
 
 
 def at(operation: Any) -> str:

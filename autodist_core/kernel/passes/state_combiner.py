@@ -193,8 +193,7 @@ def weighted_mean(first: tf.Tensor, values: tf.Tensor, shares: tf.Tensor) -> tf.
     >>> weighted_mean(tf.constant(1.0), tf.constant([1.0, 4.0]), tf.constant([0.75, 0.25])).numpy().item()
     1.75
     """
-    further = (values - tf.expand_dims(first, -1)) * tf.cast(shares, values.dtype)
-    return first + tf.reduce_sum(further, -1)
+    return first + tf.reduce_sum((values - tf.expand_dims(first, -1)) * tf.cast(shares, values.dtype), -1)
 
 
 _JOINED: Mapping[str, Callable[..., tf.Tensor]] = {"mean": weighted_mean, "max": largest, "min": smallest}

@@ -224,9 +224,7 @@ def added(flow: Any, operation: Any, states: Sequence[State]) -> State:
     others = [tensor for tensor, state in zip(operation.inputs, states, strict=False) if state == SAME]
     if degrees != {0} and not all(is_negligible(tensor) for tensor in others):
         degrees.add(0)
-    if len(degrees) == 1:
-        return Sum(degrees.pop(), origin)
-    return Mixed(origin or operation)
+    return Sum(degrees.pop(), origin) if len(degrees) == 1 else Mixed(origin or operation)
 
 
 def scaled(flow: Any, operation: Any, states: Sequence[State], power: int) -> State:

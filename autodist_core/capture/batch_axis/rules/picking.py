@@ -173,9 +173,7 @@ def scatter(flow: Any, operation: Any, states: Sequence[State]) -> State:
     with_rows = isinstance(index, Rows) or isinstance(values, Rows)
     if isinstance(asked, Sizes):
         return flow.couple(operation, _how(flow, operation.inputs[0], PAIRS) if with_rows else POSITION)
-    if with_rows:
-        return Sum(1, operation)
-    return arithmetic.element_wise(flow, operation, states[:2])
+    return Sum(1, operation) if with_rows else arithmetic.element_wise(flow, operation, states[:2])
 
 
 def _is_chosen(index: State) -> bool:
@@ -187,9 +185,8 @@ def _of_others(flow: Any, operation: Any, index: State, values: State) -> bool:
     """Whether the numbers of one example may be with the entries of another one, as in `repeat` beside `tile`."""
     if not isinstance(index, Rows) or not isinstance(values, Rows) or index.axes != (0,) or values.axes != (0,):
         return False
-    if index.subset != values.subset:
-        return False  # The values of a ragged tensor, and the numbers of their rows, come from different conditions.
-    return aligned(flow, operation, [index, values]) is None
+    # The values of a ragged tensor, and the numbers of their rows, come from different conditions.
+    return index.subset == values.subset and aligned(flow, operation, [index, values]) is None
 
 
 def scatter_on(flow: Any, operation: Any, states: Sequence[State]) -> State:

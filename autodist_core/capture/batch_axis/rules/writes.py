@@ -62,9 +62,7 @@ def _by_index(flow: Any, operation: Any, index: Sequence[State], value: State) -
     """Return the state of what is written to the entries at an index."""
     by_example = [state for state in (*index, value) if isinstance(state, Rows)]
     if not by_example:
-        if all(isinstance(state, (Alike, One)) for state in index):
-            return value
-        return Mixed(operation)
+        return value if all(isinstance(state, (Alike, One)) for state in index) else Mixed(operation)
     if operation.type in _EXTREMES and not any(state.stride for state in by_example):
         return EXTREMES[operation.type[-3:]](operation)
     tied = any(state.stride or state.degree for state in by_example) or isinstance(value, Reduced)

@@ -112,8 +112,7 @@ class _Sender:
     @cached_property
     def _known_length(self) -> int:
         """The examples of the machine that has the most of them; 0 in a graph for batches of any size."""
-        draft = self.draft
-        replicas, sizes = draft.slicing.of_all
+        replicas, sizes = self.draft.slicing.of_all
         examples = Counter[str]()
         for replica, size in zip(replicas, sizes, strict=bool(sizes)):
             examples[replica.host] += size
