@@ -130,8 +130,7 @@ def advice(table: TimeTable) -> str:
     >>> advice(TimeTable(0.03, {"a": waits, "b": draws}, 20, 64, 2)).partition(":")[0]
     'the input takes 20.0 of 30.0 ms on b'
     """
-    node = table.busiest
-    here = table.parts[node]
+    here = table.parts[table.busiest]
     part = max((part for part in PARTS if part != COMPUTE), key=lambda each: here[each])
     if here[part] < min(_AVOIDABLE * table.step, here[COMPUTE]):
         part = COMPUTE

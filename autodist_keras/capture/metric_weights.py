@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from autodist_keras import seams
 from autodist_keras.capture.hooks import hook
+from autodist_keras.capture.sums import counted
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def _of_scalars(metric: Any, trace: Any) -> Any:
     update_state = metric.update_state
 
     def hooked(values: Any, sample_weight: Any = None) -> Any:
-        return update_state(values, sample_weight=_weight(values, sample_weight, trace))
+        return update_state(*_weighted(values, sample_weight, trace))
 
     return hooked
 
@@ -87,7 +88,7 @@ def _of_function(metric: Any, trace: Any) -> Any:
     update_state = metric.update_state
 
     def hooked(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
+        values, weight = _weighted(metric._fn(y_true, y_pred, **metric._fn_kwargs), sample_weight, trace)
         asked = []
 
         def computed(*_: Any, **__: Any) -> Any:
@@ -95,7 +96,7 @@ def _of_function(metric: Any, trace: Any) -> Any:
             return values
 
         with hook(metric, "_fn", computed):
-            updated = update_state(y_true, y_pred, sample_weight=_weight(values, sample_weight, trace))
+            updated = update_state(y_true, y_pred, sample_weight=weight)
         if not asked:
             raise seams.METRIC_CALLS.error(f"the update of {type(metric).__name__} {metric.name!r} did without it")
         return updated
@@ -111,14 +112,14 @@ _UPDATES = {
 """How a metric's update is hooked, by the update of its class. A metric with another update has no hook."""
 
 
-def _weight(values: Any, sample_weight: Any, trace: Any) -> Any:
-    """The weight of values in a mean. One number for a batch has the replica's share as its weight.
+def _weighted(values: Any, sample_weight: Any, trace: Any) -> tuple[Any, Any]:
+    """The values in a mean, and their weight. One number for a batch has the replica's share as its weight.
 
     A weight that is a tensor (the number of examples) already belongs to this replica.
     """
     if not _is_float_scalar(values) or tf.is_tensor(sample_weight):
-        return sample_weight
-    return trace.share(tf.float64) * (1.0 if sample_weight is None else sample_weight)
+        return values, sample_weight
+    return counted(values, trace), trace.share(tf.float64) * (1.0 if sample_weight is None else sample_weight)
 
 
 def _is_float_scalar(value: Any) -> bool:

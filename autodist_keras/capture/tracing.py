@@ -224,13 +224,15 @@ def trace_step(
 
     traced = capture.with_longest(capture.combined_as_written(traced))
     own = own_losses.OwnLosses(trace)
-    found = mixing.followed(traced, trace.seen, own.known)
+    followed = partial(mixing.followed, seen=trace.seen, known=own.known)
+    found = followed(traced := sums.with_totals(traced, trace.seen, followed))
     of_terms = sums.degrees(trace, found.state_of)
     if not degrees and any(map(any, of_terms)):
         # Only the finished trace tells how the terms of these numbers count.
         return trace_step(model, step, data, specs, concat, fused_kernels, draws_as_one, of_terms)
     added_up, counted, notes_on_losses = own.counts(found.state_of)
-    traced = replace(traced, added_up=added_up, counted={**counted, **trace.losses.counted(found.state_of)})
+    counted = {**traced.counted, **counted, **trace.losses.counted(found.state_of)}
+    traced = replace(traced, added_up=added_up, counted=counted)
     lines = capture.source_lines(graph)
     with lines.told():
         item = capture.capture(traced, batch_axis.joined(traced, found.state_of))
@@ -297,7 +299,8 @@ def _trace(
         remaining = iter(composites.packed(specs, tensors))
         leaves = [next(remaining) if here else None for here in present]
         with _hooks(model, trace, fused_kernels), own_losses.recorded_in(model, step, trace):
-            trace.result = keras.tree.map_structure(_as_tensor, step(keras.tree.pack_sequence_as(data, leaves)))
+            result = step(keras.tree.pack_sequence_as(data, leaves))
+            trace.result = keras.tree.map_structure(lambda each: sums.counted(_as_tensor(each), trace), result)
         results = filter(tf.is_tensor, keras.tree.flatten(trace.result))
         trace.outputs = list(map(composites.parts_of_result, results))
         return list(chain.from_iterable(trace.outputs))

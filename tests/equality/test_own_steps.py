@@ -31,11 +31,17 @@ class Differentiates(keras.Sequential):
             target = self.function(self, x, y, predicted)
         gradients = tape.gradient(target, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"distance": tf.reduce_mean(tf.abs(predicted - y))}
+        far = tf.abs(predicted - y)
+        return {"distance": tf.reduce_mean(far), "sum": tf.reduce_sum(far), "masked": _of_mask(far, y)}
 
 
 def _errors(y, predicted):
     return keras.losses.mean_squared_error(y, predicted)
+
+
+def _of_mask(values, y):
+    mask = tf.cast(y > 0, values.dtype)
+    return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(tf.reduce_sum(mask, 0)), 1.0)
 
 
 def _penalty(model):
@@ -56,6 +62,7 @@ EXACT = {
     "column": lambda model, x, y, p: tf.square(y - p),
     "vector_and_penalty": lambda model, x, y, p: _errors(y, p) + _penalty(model),
     "sum": lambda model, x, y, p: tf.reduce_sum(_errors(y, p)),
+    "masked": lambda model, x, y, p: _of_mask(tf.square(y - p), y) + _penalty(model),
     "mean": lambda model, x, y, p: tf.reduce_mean(_errors(y, p)) + _penalty(model),
     "sum_and_penalty": lambda model, x, y, p: (
         tf.reduce_sum(_errors(y, p)) + tf.reduce_mean(tf.abs(p)) - _penalty(model)),

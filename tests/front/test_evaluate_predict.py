@@ -164,8 +164,8 @@ def test_notes_name_the_step_that_evaluates_or_predicts(caplog):
         front.evaluate(data.x, data.y, verbose=0)
         front.predict(data.x, verbose=0)
     evaluated, predicted = [record.getMessage() for record in caplog.records if record.name == "autodist"]
-    assert evaluated.startswith("own, in evaluate and validation: not exact: in test_step, Mean (reduce_std/")
-    assert evaluated.endswith("Mean_1) does not make a mean over the examples.")
+    assert evaluated.startswith("own, in evaluate and validation: not exact: result 'spread' of the step is the ")
+    assert evaluated.endswith("Max (Max) does not make a mean over the examples.")
     assert predicted.startswith(
         "own, in predict: not exact: in predict_step, TopKV2 (argsort/TopKV2) goes along the examples of a batch, and "
         "a replica has only its own (File "

@@ -6,6 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tests.front.notes.models import unknown
 from tests.support.compare import TOLERANCE, assert_same, relative_error
 from tests.support.layers import Does
 from tests.support.made_data import Batches
@@ -113,15 +114,11 @@ def test_losses_that_compare_examples_are_named():
         assert not re.search(rf"{name}/kernel +0\.0e\+00", table), "the weights are the same: nothing to explain"
 
 
-def _unknown(y_true, y_pred):
-    return tf.reduce_mean(tf.math.special.dawsn(y_true - y_pred))
-
-
 def test_a_number_of_which_it_is_not_known_how_it_counts_is_in_the_plan():
-    model, data = ready(seeded(dense_model), keras.optimizers.SGD(0.001), _unknown, jit_compile=False), dense_data(16)
+    model, data = ready(seeded(dense_model), keras.optimizers.SGD(0.001), unknown, jit_compile=False), dense_data(16)
     with distributed(model) as front:
         assert (
-            "how loss '_unknown' makes one number of the examples is not known: it counts as a mean over them; for "
+            "how loss 'unknown' makes one number of the examples is not known: it counts as a mean over them; for "
             "another one, return a value for each example"
         ) in front.plan(data.x, data.y)
 

@@ -183,7 +183,7 @@ def _scaled_back(net: Net, x: Any, y: Any, weights: Any, mask: Any) -> Any:
 
 OF_TOTALS = {
     "mask": lambda net, x, y, weights, mask: tf.reduce_sum(net.losses(x, y) * mask) / tf.maximum(
-        tf.reduce_sum(mask), 1.0),
+        tf.reduce_sum(tf.reduce_sum(mask[:, tf.newaxis], 0)), 1.0),
     "weights": lambda net, x, y, weights, mask: tf.reduce_mean(net.losses(x, y) * weights) / tf.reduce_mean(weights),
     "advantages": _policy, "sure": _of_sure, "size": _of_size, "mask of keras": _of_keras,
     "scaled back": _scaled_back,

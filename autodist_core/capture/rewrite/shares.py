@@ -33,8 +33,7 @@ def count_by_share(graph: Editor, counted: Mapping[str, Counted], examples: str,
         inputs = list(node.input)
         how = counted.get(node.name)
         if how is not None and how.power == 0:
-            several = _repeated if how.repeated else _multiplied
-            new = several(changed, node.name, inputs[how.position], how)
+            new = (_repeated if how.repeated else _multiplied)(changed, node.name, inputs[how.position], how)
             inputs[how.position] = new[-1]
             for name in new if UPDATE in node.attr else ():
                 changed.mark_update(name, node.attr[UPDATE].i)

@@ -53,8 +53,7 @@ def shake_hands(connection: socket.socket, secret: bytes, own_role: bytes, other
     """
     own_nonce = os.urandom(_NONCE_BYTES)
     connection.sendall(own_nonce)
-    other_nonce = receive_exactly(connection, _NONCE_BYTES)
-    connection.sendall(_proof(secret, own_role, other_nonce))
+    connection.sendall(_proof(secret, own_role, receive_exactly(connection, _NONCE_BYTES)))
     if not hmac.compare_digest(receive_exactly(connection, _PROOF_BYTES), _proof(secret, other_role, own_nonce)):
         raise ValueError(_NOT_OF_THIS_RUN)
 

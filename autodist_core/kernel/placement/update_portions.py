@@ -78,7 +78,8 @@ class Portions:
             if touch.variable in placement.owner_of:
                 return placement.owner(placement.owner_of[touch.variable])
         groups = self._groups.get(name, frozenset())
-        if len(groups) == 1 and _group(owner) not in groups:
+        # All replicas are `replica0` here, as in `Placement.owner_of`.
+        if len(groups) == 1 and (owner.name if owner.replica is None else "replica0") not in groups:
             return placement.owner(next(iter(groups)))
         return owner
 
@@ -109,8 +110,3 @@ class Portions:
             own = frozenset(map(owner_of.__getitem__, step.touched_by([name]) & owner_of.keys()))
             found[name] = own.union(*(found.get(source, ()) for source in step.sources(name)))
         return found
-
-
-def _group(owner: Owner) -> str:
-    """Return an owner's name in `Placement.owner_of`, which has `replica0` for all replicas."""
-    return owner.name if owner.replica is None else "replica0"

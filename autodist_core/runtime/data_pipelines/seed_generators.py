@@ -156,8 +156,7 @@ def _handles(operations: Sequence[Any]) -> Iterator[Any]:
 
 def _cache_file(graph: Any, node: Any) -> str:
     """The file in which a cache is kept; empty if it is kept in memory."""
-    nodes = {each.name: each for each in graph.node}
-    return (constant_of(nodes, node.input[1]) or b"").decode()
+    return (constant_of({each.name: each for each in graph.node}, node.input[1]) or b"").decode()
 
 
 def _draws_before(graph: Any, node: Any) -> bool:

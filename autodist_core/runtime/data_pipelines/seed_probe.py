@@ -97,8 +97,7 @@ def _as_written() -> Any:
 
 def _read(state: bytes) -> int:
     """How many numbers the generator in a state has drawn."""
-    entries = _entries(state)
-    entry, place = _place(entries)
+    entry, place = _place(_entries(state))
     return int(_values(entry)[place])
 
 

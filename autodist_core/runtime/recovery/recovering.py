@@ -344,6 +344,5 @@ class _RecoveringStep(SessionStep):
     def __call__(self, arrays: Sequence[Any], total: int) -> list[Any]:
         """Run one step on a batch of `total` examples."""
         # Copies: the step may be repeated later, and the user may reuse the memory of the arrays.
-        ran = Ran(self._number, tuple(map(copied, arrays)), total)
-        outputs, self.graph = self._session.run(ran)
+        outputs, self.graph = self._session.run(Ran(self._number, tuple(map(copied, arrays)), total))
         return outputs

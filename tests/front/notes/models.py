@@ -44,6 +44,11 @@ def r2(y_true, y_pred):
     return 1 - ops.sum(ops.square(y_true - y_pred)) / ops.sum(ops.square(y_true - ops.mean(y_true)))
 
 
+def spread(y_true, y_pred):
+    """One number of the whole batch, of values that trained weights change."""
+    return ops.sum(ops.square(y_pred - ops.mean(y_pred)))
+
+
 def root(y_true, y_pred):
     """A root of a mean, which is no mean."""
     return ops.sqrt(ops.mean(ops.square(y_true - y_pred)))
