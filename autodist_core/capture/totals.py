@@ -11,7 +11,7 @@ Over the replicas, their values are those of the whole batch, and what is comput
 A sum or a mean that nothing else is computed from is joined when the step has run.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,36 +25,46 @@ JOINING = ("Sum", "Mean")
 
 def with_totals(
     traced: Traced, candidates: Collection[Any], followed: Callable[[Traced], Found],
-    inexact: Callable[[Traced, Found], Iterable[Any]],
+    inexact: Callable[[Found], Iterable[Any]], always: Sequence[Any] = (),
 ) -> Traced:
-    """Return the step with those `candidates` in `totals` that `inexact` operations are computed from.
+    """Return the step with those `candidates` in `totals` that make `inexact` operations one device's.
 
-    `followed` says what the batch axis tells of a step, and `inexact` which operations are not one device's then.
+    `followed` says what the batch axis tells of a step, and `inexact` which operations are not one device's then. What
+    `always` is computed from is taken in any case. An operation that stays inexact keeps the replica's own numbers:
+    it would be further from one device's if some of them were the whole batch's.
 
     >>> import tensorflow as tf
-    >>> from autodist_core.capture.batch_axis import follow
+    >>> from autodist_core.capture.batch_axis import Nonlinear, follow
     >>> from autodist_core.capture.gradients.example import recorded_trace
     >>> traced, _ = recorded_trace(lambda x: tf.reduce_sum(x, name="number") / tf.reduce_sum(x * x, name="squares"))
-    >>> outputs = [tensor.op for tensor in traced.outputs]
-    >>> found = with_totals(traced, traced.graph.get_operations(), lambda step: follow(step, {}), lambda *_: outputs)
-    >>> [each.name for each in found.totals]
-    ['number', 'squares']
+    >>> (result,) = traced.outputs
+    >>> def inexact(found):
+    ...     return [result.op] if isinstance(found.state_of(result), Nonlinear) else []
+    >>> operations = traced.graph.get_operations()
+    >>> found = with_totals(traced, operations, lambda step: follow(step, {}), inexact)
+    >>> number, squares = found.totals
+    >>> number.name, squares.name, with_totals(traced, [number], lambda step: follow(step, {}), inexact).totals
+    ('number', 'squares', ())
     """
+    degrees: dict[Any, int] = {}
+    wanted: dict[str, Any] = {}
     while candidates:
-        found = followed(traced)
-        needed = reached_from(inexact(traced, found), sources).keys() - {each.name for each in traced.totals}
+        found = followed(replace(traced, totals=tuple(degrees)))
+        left = {operation.name: operation for operation in inexact(found)}
+        wanted |= left
+        needed = reached_from([*always, *left.values()], sources)
         new = {
-            operation: state for operation in candidates for state in [found.state_of(operation.outputs[0])]
-            if operation.name in needed and _is_total(operation, state)
+            operation: state.degree for operation in candidates for state in [found.state_of(operation.outputs[0])]
+            if operation.name in needed and operation not in degrees and _is_total(operation, state)
         }
         if not new:
-            break
+            mended = reached_from([*always, *(each for name, each in wanted.items() if name not in left)], sources)
+            degrees = {each: degrees[each] for each in degrees if each.name in mended}
+            shares = {one.name: Counted(0, one.inputs[0].dtype.base_dtype, 1) for one in degrees if not degrees[one]}
+            return replace(traced, totals=tuple(degrees), counted={**traced.counted, **shares})
         # What is computed from a total is the whole batch's already, as a sum of sums.
         behind = reached_from([reader for each in new for reader in readers(each)], readers)
-        new = {operation: state for operation, state in new.items() if operation.name not in behind}
-        means = (each for each, state in new.items() if state.degree == 0)
-        shares = {each.name: Counted(0, each.inputs[0].dtype.base_dtype, 1) for each in means}
-        traced = replace(traced, totals=(*traced.totals, *new), counted={**traced.counted, **shares})
+        degrees |= {operation: degree for operation, degree in new.items() if operation.name not in behind}
     return traced
 
 

@@ -67,7 +67,8 @@ def draw_whole(graph: Editor, rows: Mapping[str, int], replica: str) -> tuple[Ed
         axis, (shape, *rest) = rows[node.name], node.input
         size = tf.as_dtype(node.attr["Tshape" if "Tshape" in node.attr else "T"].type)
         of_shape, of_numbers = tf.TensorSpec([None], size), tf.as_dtype(node.attr["dtype"].type)
-        own = changed.trace(f"{node.name}/own", partial(_own, axis), {shape: of_shape})[0]
+        # The number of this replica's rows, as a vector.
+        own = changed.trace(f"{node.name}/own", partial(lambda at, size: size[at : at + 1], axis), {shape: of_shape})[0]
         markers.append(changed.add("Identity", f"{node.name}/rows_of_replicas", [own], T=size))
         given = {markers[-1]: of_shape, shape: of_shape, replica: tf.TensorSpec([], tf.int32)}
         whole, begin = changed.trace(f"{node.name}/bounds", partial(_bounds, axis), given)
@@ -75,11 +76,6 @@ def draw_whole(graph: Editor, rows: Mapping[str, int], replica: str) -> tuple[Ed
         changed.copy_captured(node, drawn, [whole, *rest])
         changed.add("Slice", node.name, [drawn, begin, shape], T=of_numbers, Index=size)
     return changed, tuple(markers)
-
-
-def _own(axis: int, shape: Any) -> Any:
-    """The number of this replica's rows, as a vector."""
-    return shape[axis : axis + 1]
 
 
 def _bounds(axis: int, counts: Any, shape: Any, replica: Any) -> tuple[Any, Any]:

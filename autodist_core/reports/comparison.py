@@ -73,8 +73,7 @@ def compare(
         weights = {entry.spec.name: start[entry.spec.name] for entry in entries if entry.spec.kind == "model"}
         kind = computes_in()
         changed = start | last_bits_changed(weights, kind)
-        disturbed = trained(on_one_device, changed)
-        states = start, changed, alone, disturbed
+        states = start, changed, alone, trained(on_one_device, changed)
         rounding = {each.name: made_by_change(*(state[each.name] for state in states)) for each in found}
     return _table(found, rounding, kind, steps, explained)
 

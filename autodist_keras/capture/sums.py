@@ -36,7 +36,7 @@ def with_totals(traced: Traced, seen: Any, followed: Callable[[Traced], Found]) 
     captured = (placeholder for _, placeholder in traced.graph.captures)
     changing = computed_from(each for each in captured if traced.handles.get(each.op.name) in trained)
 
-    def inexact(_: Traced, found: Found) -> list[Any]:
+    def inexact(found: Found) -> list[Any]:
         return [each.op for each in numbers if isinstance(found.state_of(each), Nonlinear)]
 
     candidates = [

@@ -126,8 +126,7 @@ class _Gathers:
         last, nodes, position = self.uses[before].readers[-1], self.step.nodes, self.step.position
         path, around = naming.branch_of(nodes[last]), naming.branch_of(nodes[read])
         # A node in a branch has no value where the branch is not taken.
-        fits = path == around[: len(path)] and position[last] < position[read]
-        return [f"^{last}"] if fits else []
+        return [f"^{last}"] if path == around[: len(path)] and position[last] < position[read] else []
 
     def _size(self, number: int) -> int:
         return self.step.variables[self.variable_of[self.uses[number].read]].byte_size

@@ -40,16 +40,16 @@ def with_totals(
         for tensor in operation.inputs if not tape.made(tensor.op)
     ]
 
-    def inexact(now: Traced, found: Found) -> list[Any]:
+    def inexact(found: Found) -> list[Any]:
         of_losses = [loss[0].op for loss in losses if isinstance(seeded(*map(found.state_of, loss)), Nonlinear)]
         of_results = [
-            output.op for output in now.outputs for state in [found.state_of(output)]
+            output.op for output in traced.outputs for state in [found.state_of(output)]
             if isinstance(state, Nonlinear) or word(output, state) is None
         ]
-        return [*read, *of_losses, *of_results, *(each.operation for each in found.mixing)]
+        return [*of_losses, *of_results, *(each.operation for each in found.mixing)]
 
     candidates = [] if recording.elsewhere else list(_candidates(traced, recording, again.operations))
-    return totals.with_totals(traced, candidates, lambda now: follow(now, known, again.alone), inexact)
+    return totals.with_totals(traced, candidates, lambda now: follow(now, known, again.alone), inexact, read)
 
 
 def _candidates(traced: Traced, recording: Recording, again: Collection[str]) -> Iterator[Any]:
