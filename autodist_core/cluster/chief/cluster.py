@@ -96,7 +96,14 @@ _clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
 
 
 def abandon(session: Any) -> None:
-    """Drop a session of TensorFlow without a message to its servers."""
+    """Drop a session of TensorFlow without a message to its servers.
+
+    >>> import tensorflow as tf
+    >>> session = tf.compat.v1.Session(graph=tf.Graph())
+    >>> abandon(session)
+    >>> session._closed
+    True
+    """
     session._closed, session._session = True, None
 
 
